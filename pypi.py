@@ -28,6 +28,8 @@ DEFAULT_INDEX: Final = "https://idx.test/simple"
 ACCEPT: Final = (
     "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.5, text/html;q=0.2"
 )
+    "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.5, text/html;q=0.2"
+)
 CONNECT_S: Final = 5.0
 
 
