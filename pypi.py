@@ -28,8 +28,6 @@ DEFAULT_INDEX: Final = "https://idx.test/simple"
 ACCEPT: Final = (
     "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.5, text/html;q=0.2"
 )
-    "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.5, text/html;q=0.2"
-)
 CONNECT_S: Final = 5.0
 
 
@@ -93,11 +91,7 @@ def find(project: str, filename: str, environ: Mapping[str, str] = os.environ) -
 
 def session(environ: Mapping[str, str] = os.environ) -> requests.Session:
     """A session that trusts the certificates pip is configured to trust."""
-    made = web.session()
-    certificate = settings_of_pip(environ).get("cert")
-    if certificate:
-        made.verify = certificate
-    return made
+    return web.session(certificates=settings_of_pip(environ).get("cert"))
 
 
 def listing(http: requests.Session, index: str, project: str) -> list[IndexFile]:
