@@ -61,6 +61,8 @@ class Traits(BaseModel):
         "qwen4exp",
     )
     """Architectures whose state can be rolled back (llm_arch_supports_rs_rollback)."""
+    mtp_heads: tuple[Literal["hc_head", "output_hc", "shared"], ...] = ("hc_head",)
+    """Tensor naming of the separate qwen4exp MTP heads that this tree loads (the catalog's `family`)."""
     mtp_layer_filter: bool = True
     """The MTP context holds the extra blocks alone. False: it duplicates the whole KV cache."""
     load_auto: Mapping[Literal["cpu", "gpu", "igpu"], Literal["mmap", "none"]] = {
