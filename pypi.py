@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html.parser import HTMLParser
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
@@ -22,8 +23,8 @@ import requests
 import web
 from errors import NetworkFailed
 
-DEFAULT_INDEX: Final = "https://idx.test/simple"
-"""What pip asks when nothing is configured."""
+DEFAULT_INDEX: Final = str(import_module("pip._internal.models.index").PyPI.simple_url)
+"""What pip asks when nothing is configured; pip's own constant, so that it is stated in one place."""
 
 ACCEPT: Final = (
     "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.5, text/html;q=0.2"
