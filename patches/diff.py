@@ -153,7 +153,7 @@ def _refuse_whole(text: bytes, name: str) -> None:
         )
     if not text.endswith(b"\n"):
         raise BadPatch(f"{name} does not end with a newline", why="its last line may be cut off")
-    if re.search(rb"^(--- |\+\+\+ |diff --git |@@ -)[^\n]*\r$", text, re.MULTILINE):
+    if re.search(rb"^(--- a/|\+\+\+ b/|diff --git )[^\n]*\r$", text, re.MULTILINE):
         raise BadPatch(
             f"{name} has Windows line ends",
             why="its header lines end with CR LF, so its context cannot match byte for byte",
@@ -363,7 +363,7 @@ def _split_lf(content: bytes) -> list[bytes]:
     """`bytes.splitlines` also splits at a lone CR, which is no line end here."""
     parts = content.split(b"\n")
     lines = [part + b"\n" for part in parts[:-1]]
-    return lines + [parts[-1]] if parts[-1] else lines
+    return [*lines, parts[-1]] if parts[-1] else lines
 
 
 def places(hunk: Hunk, lines: Lines) -> list[int]:
@@ -402,7 +402,7 @@ def arrangements(file: FilePatch, lines: Lines, limit: int = 2) -> list[tuple[in
     return found
 
 
-def rewrite(file: FilePatch, content: bytes | None) -> bytes | None | Misfit:
+def rewrite(file: FilePatch, content: bytes | None) -> bytes | Misfit | None:
     """The file's new content (None = it is gone) or why the patch does not fit.
 
     Args:

@@ -62,9 +62,11 @@ class Engine(_Data):
 
     `cmake` holds the options that every flavour of this engine is configured with; `tree` the digest of
     the pristine tree per kind of source, where it is known (an archive may leave out files that git has).
+    `landmarks` are files without which a folder is not a tree of this engine at all.
     """
 
     name: str
+    folder: Path = Field(exclude=True)
     repository: str
     commit: Commit
     tag: str = ""
@@ -74,6 +76,7 @@ class Engine(_Data):
     sources: Annotated[tuple[Source, ...], Field(min_length=1)]
     tree: Mapping[Literal["git", "archive", "pypi"], Sha256] = Field(default_factory=dict)
     cmake: Mapping[str, str] = Field(default_factory=dict)
+    landmarks: tuple[str, ...] = ("CMakeLists.txt", "include/llama.h")
     notes: str = ""
     traits: Traits
 
@@ -114,17 +117,17 @@ def load(name: str = "llama.cpp") -> Engine:
         raise BadInput(
             f"no engine named {name!r}", why=nearest(name, names()), hint="./inv fetch --engine NAME"
         )
-    return parse(documents.read(path), name=name, where=str(path))
+    return parse(documents.read(path), path)
 
 
-def parse(document: object, *, name: str, where: str) -> Engine:
+def parse(document: object, path: Path) -> Engine:
     """Check one engine's document; the name is that of its folder."""
     if not isinstance(document, dict):
-        raise BadInput(f"{where} is not a mapping", hint="see patches/llama.cpp/engine.yaml for the form")
+        raise BadInput(f"{path} is not a mapping", hint="see patches/llama.cpp/engine.yaml for the form")
     try:
-        return Engine.model_validate({"name": name, **document})
+        return Engine.model_validate({"name": path.parent.name, "folder": path.parent, **document})
     except ValidationError as error:
-        raise BadInput(f"{where} is wrong", why=describe(error)) from error
+        raise BadInput(f"{path} is wrong", why=describe(error)) from error
 
 
 def describe(error: ValidationError) -> str:

@@ -62,7 +62,7 @@ def fetch(engine: Engine) -> Path:
 def fetched(engine: Engine) -> Fetched:
     """As `fetch`, with the tree's digest and manifest."""
     place = folder(engine)
-    with _host_faults(place), locked(place):
+    with host_faults(place), locked(place):
         there = _present(engine, place)
         if there:
             say.step("fetch", f"{engine.name} {engine.pin} is here and unchanged ({there.path})")
@@ -200,7 +200,7 @@ def download(http: requests.Session, url: str, target: Path, sha256: str, what: 
     if seen.hexdigest() != sha256:
         raise CheckFailed(
             f"{what} is not the pinned file",
-            why=f"SHA-256 is {seen.hexdigest()}, the pin says {sha256}; the source was changed or tampered with",
+            why=f"SHA-256 is {seen.hexdigest()}, the pin says {sha256}; the source was changed",
             hint="do not build from it; compare with the project's release, then set the pin anew",
         )
 
@@ -281,7 +281,7 @@ def _name(source: Source) -> str:
 
 
 @contextlib.contextmanager
-def _host_faults(place: Path) -> Iterator[None]:
+def host_faults(place: Path) -> Iterator[None]:
     """A full disk or a folder that cannot be written is the host's matter, not a defect here."""
     try:
         yield
