@@ -21,7 +21,7 @@ _PASSED_ON: Final = ("Acquire::Check-Valid-Until", "Acquire::Check-Date")
 
 @dataclass(frozen=True, kw_only=True)
 class Archives:
-    """Addresses of the Debian archive and of its security archive, and apt options of the host that must follow.
+    """Addresses of the Debian archive and its security archive, and apt options of the host that must follow.
 
     A host that does not check the dates of the archive's indexes (a mirror that is frozen, a clock that is
     ahead) needs the same inside the base.
@@ -36,18 +36,15 @@ def archives(root: Path = Path("/etc/apt")) -> Archives:
     """The host's archives; the public ones, aloud, where the host has none."""
     found = list(_entries(root))
     main = next((uri for uri, suite in found if suite in _SUITES), "")
-    security = next(
-        (
-            uri
-            for uri, suite in found
-            if suite.removesuffix("-security") in _SUITES and "-" in suite and suite.endswith("-security")
-        ),
-        "",
-    )
+    security = next((uri for uri, suite in found if _is_security(suite)), "")
     if not main:
         say.step("base", f"this host names no Debian archive; taking {PUBLIC}")
         main, security = PUBLIC, PUBLIC_SECURITY
     return Archives(main=main, security=security, options=_options())
+
+
+def _is_security(suite: str) -> bool:
+    return suite.endswith("-security") and suite.removesuffix("-security") in _SUITES
 
 
 def _entries(root: Path) -> Iterator[tuple[str, str]]:

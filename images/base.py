@@ -46,7 +46,7 @@ class Debian(Data):
 
 
 class Packages(Data):
-    """What a flavour installs: to build, to run; and the files of those that are left out, or kept after all."""
+    """What a flavour installs: to build, to run; and which files of those are left out, or kept after all."""
 
     build: tuple[str, ...]
     run: tuple[str, ...]
@@ -55,7 +55,7 @@ class Packages(Data):
 
 
 class Base(Data):
-    """One base, as `bases.yaml` has it. `pins` are package versions, exact; `further` are suites they come from."""
+    """One base, as `bases.yaml` has it. `pins` are exact versions, `further` the suites they are in."""
 
     name: str
     summary: str
@@ -100,9 +100,7 @@ def load(name: str) -> Base:
         raise BadInput(f"no base named {name!r}", why=nearest(name, names()), hint="./inv build --base NAME")
     base = parse(name, _document()[name])
     if base.refused:
-        raise BadInput(
-            f"the base {name} cannot be used", why=base.refused, hint="leave --base out for the default one"
-        )
+        raise BadInput(f"the base {name} cannot be used", why=base.refused, hint="leave --base out")
     return base
 
 
@@ -136,7 +134,7 @@ def ensure(base: Base) -> BaseImage:
         _refuse_mismatch(base.registry, reason)
     if base.debian is None:
         raise NetworkFailed(
-            f"the base {base.name} cannot be had", why=reason, hint="try again where a registry answers"
+            f"the base {base.name} cannot be had", why=reason, hint="try where a registry answers"
         )
     say.warn(f"base {base.name}: {reason}; making it from Debian packages instead")
     return _made(base, base.debian)
@@ -173,7 +171,7 @@ def _pulled(base: Base, registry: Registry) -> BaseImage:
 def _refuse_mismatch(registry: Registry, reason: str) -> None:
     """A registry that answers but has not what is pinned must not be worked around silently."""
     if re.search(
-        r"manifest unknown|not found: manifest|digest .*mismatch|failed (size )?validation|does not match",
+        r"manifest unknown|digest .*mismatch|failed (size )?validation|does not match",
         reason,
     ):
         raise CheckFailed(
@@ -196,10 +194,13 @@ def _made(base: Base, debian: Debian) -> BaseImage:
     tar = folder / f".{base.name}.{os.getpid()}.tar"
     say.step("base", f"making {base.name} from {archives.main} (log: {log})")
     try:
-        command.run(
-            ["mmdebstrap", *mmdebstrap_arguments(debian, archives), debian.suites[0], str(tar), *sources(debian, archives)],
-            log=log, timeout=1800, hint=f"see {log}",
-        )  # fmt: skip
+        words = [
+            *mmdebstrap_arguments(debian, archives),
+            debian.suites[0],
+            str(tar),
+            *sources(debian, archives),
+        ]
+        command.run(["mmdebstrap", *words], log=log, timeout=1800, hint=f"see {log}")
         identity = daemon.import_root(
             tar, tag_of(base), ['CMD ["sh"]', f"LABEL io.haloforge.base=made-from-{'+'.join(debian.suites)}"]
         )
@@ -211,7 +212,7 @@ def _made(base: Base, debian: Debian) -> BaseImage:
 
 
 def sources(debian: Debian, archives: apt.Archives) -> list[str]:
-    """The source lines of a base that is made: the suites, and the security suite where the host knows one."""
+    """The source lines of a base that is made: its suites, and the security suite if the host knows one."""
     lines = [f"deb {archives.main} {suite} main" for suite in debian.suites]
     if debian.security and archives.security:
         lines.append(f"deb {archives.security} {debian.security} main")

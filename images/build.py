@@ -1,4 +1,4 @@
-"""Building an image: base, context, BuildKit, record. What is done is kept, so a build that was cut goes on."""
+"""Building an image: base, context, BuildKit, record. What is done is kept: a build that was cut goes on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +20,6 @@ import say
 from errors import BadInput, BuildFailed, CheckFailed, HostLacks, NetworkFailed
 from images import base as bases
 from images import daemon, records
-from images.base import BaseImage
 from images.failures import explain
 from images.flavours import Flavour
 from images.progress import Progress
@@ -78,11 +77,24 @@ def _build(made: Recipe, tree: PatchedTree, *, jobs: int | None, ccache: str, fr
     _room_on_disk()
     image = bases.ensure(made.base)
     count = jobs or jobs_for(made.flavour, _available_memory(), len(os.sched_getaffinity(0)))
-    log = paths.home() / "logs" / f"build-{made.flavour.name}-{time.strftime('%Y%m%dT%H%M%S')}.log"
+    log = _log_file(f"build-{made.flavour.name}")
     say.step("build", f"{made.tag} with {count} jobs (log: {log})")
     started = time.monotonic()
+    arguments = build_arguments(made, image, epoch=epoch(tree), ccache=ccache)
+    words = [
+        word
+        for pair in labels(made, tree, image, version=_version()).items()
+        for word in _option("--label", *pair)
+    ]
+    words += [
+        "--load",
+        "--provenance=false",
+        "--tag",
+        made.tag,
+        *(["--no-cache-filter", "build"] if fresh else []),
+    ]
     with context(tree.path) as folder, _jobs_file(count) as secret:
-        argv = _argv(made, tree, image, folder=folder, secret=secret, ccache=ccache, fresh=fresh)
+        argv = buildx(folder, target=made.flavour.name, arguments=arguments, secret=secret, words=words)
         run_buildkit(argv, log=log, jobs=count)
     record = records.of(made.tag)
     if record is None or record.recipe != made.digest:
@@ -103,40 +115,42 @@ def run_buildkit(argv: list[str], *, log: Path, jobs: int) -> None:
         raise explain(log.read_text(encoding="utf-8"), log=log, jobs=jobs)
 
 
-def _argv(
-    made: Recipe, tree: PatchedTree, image: BaseImage, *, folder: Path, secret: Path, ccache: str, fresh: bool
-) -> list[str]:
-    arguments = build_arguments(made, image, epoch=epoch(tree), ccache=ccache)
-    given = labels(made, tree, image, version=_version())
-    return buildx(
-        folder,
-        target=made.flavour.name,
-        arguments=arguments,
-        labels=given,
-        tag=made.tag,
-        secret=secret,
-        fresh=fresh,
-    )
+def probe(flavour: Flavour, tree: PatchedTree, *, base: str = "") -> Path:
+    """Prove that a flavour's base can build for its device: CMake configures and one kernel compiles.
+
+    Nothing is kept but BuildKit's cache. Returns the log.
+
+    Raises: as `build`.
+    """
+    made = recipe(flavour, bases.load(base or flavour.bases[0]), tree.engine, tree.identity)
+    check_options(made, tree.path)
+    image = bases.ensure(made.base)
+    log = _log_file(f"probe-{flavour.name}")
+    arguments = build_arguments(made, image, epoch=epoch(tree), ccache="default")
+    with _alone(), context(tree.path) as folder, _jobs_file(1) as secret:
+        words = ["--output", "type=cacheonly", "--no-cache-filter", "probe"]
+        run_buildkit(
+            buildx(folder, target="probe", arguments=arguments, secret=secret, words=words), log=log, jobs=1
+        )
+    return log
 
 
 def buildx(
-    folder: Path,
-    *,
-    target: str,
-    arguments: Mapping[str, str],
-    labels: Mapping[str, str],
-    tag: str,
-    secret: Path,
-    fresh: bool = False,
+    folder: Path, *, target: str, arguments: Mapping[str, str], secret: Path, words: Sequence[str]
 ) -> list[str]:
-    """The command line of one build."""
-    words = ["docker", "buildx", "build", "--progress", "plain", "--load", "--provenance=false"]
-    words += ["--target", target, "--tag", tag, "--secret", f"id=jobs,src={secret}"]
-    words += [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
-    words += [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
-    if fresh:
-        words += ["--no-cache-filter", "build"]
-    return [*words, str(folder)]
+    """The command line of one build; `words` are what differs between uses."""
+    argv = ["docker", "buildx", "build", "--progress", "plain", "--target", target]
+    argv += ["--secret", f"id=jobs,src={secret}"]
+    argv += [word for pair in arguments.items() for word in _option("--build-arg", *pair)]
+    return [*argv, *words, str(folder)]
+
+
+def _option(flag: str, name: str, value: str) -> list[str]:
+    return [flag, f"{name}={value}"]
+
+
+def _log_file(name: str) -> Path:
+    return paths.home() / "logs" / f"{name}-{time.strftime('%Y%m%dT%H%M%S')}.log"
 
 
 def epoch(tree: PatchedTree) -> int:
@@ -152,7 +166,7 @@ def epoch(tree: PatchedTree) -> int:
 
 @contextmanager
 def context(tree: Path) -> Iterator[Path]:
-    """A folder for BuildKit: the Dockerfile, our programs, and the tree below `src` without what is not compiled.
+    """A folder for BuildKit: the Dockerfile, our programs, and below `src` the tree without its unused parts.
 
     The tree's files are linked, not copied, where the file system allows it.
     """
@@ -211,9 +225,10 @@ def _room_on_disk() -> None:
     root = Path(daemon.docker("info", "--format", "{{.DockerRootDir}}").out.strip())
     if root.is_dir() and (free := shutil.disk_usage(root).free) < _FREE_BYTES:
         raise HostLacks(
-            "the disk is nearly full", why=f"{say.size(free)} free below {root}, a build needs {say.size(_FREE_BYTES)}",
+            "the disk is nearly full",
+            why=f"{say.size(free)} free below {root}, a build needs {say.size(_FREE_BYTES)}",
             hint="docker system df, then docker builder prune",
-        )  # fmt: skip
+        )
 
 
 def _available_memory() -> int:
@@ -249,7 +264,7 @@ def _repository(ref: str) -> str:
     if "@" in ref or ":" not in name:
         raise BadInput(
             f"{ref} cannot be pushed to",
-            why="a registry, a name and a tag are needed",
+            why="it needs a name and a tag",
             hint="--push HOST/NAME:TAG",
         )
     return ref[: ref.rindex(":")]

@@ -82,16 +82,10 @@ def _first_error(lines: list[str]) -> str:
 _Maker = Callable[[str, list[str], Path, int], HaloforgeError]
 _KNOWN: Final[tuple[tuple[str, _Maker], ...]] = (
     (r"No space left on device|no space left on device", _disk),
-    (
-        r"Killed signal terminated program|fatal error: Killed|signal 9|cannot allocate memory|out of memory allocating",
-        _killed,
-    ),
+    (r"Killed signal terminated program|fatal error: Killed|signal 9|[Cc]annot allocate memory", _killed),
     (r"haloforge: pinned ", _moved),
     (r"haloforge: (expected|a shared library|a file is|this base)", _own),
-    (
-        r"Temporary failure resolving|Could not resolve|Unable to fetch some archives|Failed to fetch|Connection timed out",
-        _network,
-    ),
+    (r"Temporary failure resolving|Could not resolve|Failed to fetch|Connection timed out", _network),
     (r"Cannot connect to the Docker daemon|Is the docker daemon running", _daemon),
     (r"unknown (shorthand )?flag: .*|'buildx' is not a docker command|buildx component is missing", _plugin),
 )

@@ -29,7 +29,7 @@ def switches(value: object) -> object:
 
 
 class Device(Data):
-    """The GPU of a flavour: how llama-server names it, and the only code target allowed (empty: no such thing)."""
+    """The GPU of a flavour: llama-server's name for it, and the only code target allowed (empty: none)."""
 
     kind: str
     target: str = ""
@@ -47,8 +47,8 @@ class Cpu(Data):
 class Flavour(Data):
     """One flavour, resolved.
 
-    `bases` in order of preference; `cmake` includes the options of the processor; `job_mib` is the memory that
-    one compile job may take, in MiB; `targets` the CMake targets that are built and shipped.
+    `bases` in order of preference; `cmake` includes the options of the processor; `job_mib` is the memory
+    that one compile job may take, in MiB; `targets` the CMake targets that are built and shipped.
     """
 
     name: str

@@ -85,7 +85,7 @@ def files() -> list[tuple[str, Path]]:
 
 
 def unknown_options(cmake: Iterable[str], tree: Path) -> list[str]:
-    """The options that the tree's CMake files never mention; CMake itself would ignore them without a word."""
+    """The options that the tree's CMake files never mention; CMake itself would ignore them silently."""
     wanted = {name for name in cmake if not name.startswith(_OURS[0])}
     for path in [*tree.rglob("CMakeLists.txt"), *tree.rglob("*.cmake")]:
         if not wanted:
@@ -105,7 +105,7 @@ def check_options(made: Recipe, tree: Path) -> None:
         return
     known = sorted(_declared(tree))
     raise BadInput(
-        f"the engine {made.engine.name} {made.engine.pin} does not know the CMake option {', '.join(unknown)}",
+        f"the engine {made.engine.name} {made.engine.pin} has no CMake option {', '.join(unknown)}",
         why="; ".join(f"{name}: {nearest(name, known)}" for name in unknown),
         hint="correct images/flavours.yaml or the engine.yaml; CMake would have ignored it silently",
     )

@@ -78,7 +78,7 @@ def all_images() -> list[ImageRecord]:
     return sorted((record for record in found if record), key=lambda record: record.created, reverse=True)
 
 
-all = all_images  # noqa: A001  the name that the other rooms agreed on
+all = all_images
 
 
 def of(ref: str) -> ImageRecord | None:
