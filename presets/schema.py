@@ -22,6 +22,14 @@ SCHEMA_FILE: Final = FOLDER / "preset.schema.json"
 LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 QUANTISED: Final = frozenset({"q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"})
 
+LEFT_TO_ENGINE: Final = {
+    "thinking": "auto",
+    "effort": "default",
+    "reasoning_budget": -1,
+    "reasoning_format": "auto",
+}
+"""Values that write no option, so that engines without it run too."""
+
 FORBIDDEN_VARIABLES: Final = {
     "GGML_CUDA_ENABLE_UNIFIED_MEMORY": "it moves 77 GB to anonymous memory or corrupts, and 0 counts as set",
     "GGML_HIP_ENABLE_UNIFIED_MEMORY": "it moves 77 GB of weights from GTT to anonymous memory",
@@ -42,9 +50,17 @@ class Preset(Settings):
     )
     engine: Text = Field("llama.cpp", description="Engine, a folder of patches/.")
     flavour: Literal["cpu", "rocm", "vulkan"] = Field("rocm", description="Image flavour.")
-    model: Text = Field(min_length=1, description="Model, a key of the catalog.")
-    quant: Text = Field(min_length=1, description="Quant of the model, a key of the catalog.")
-    head: Text | None = Field(None, description="Draft head of the model, a key of the catalog.")
+    model: Text = Field(min_length=1, description="Model: a key of the catalog, or the path of a .gguf file.")
+    quant: Text = Field("", description="Quant of the model, a key of the catalog; none for a .gguf file.")
+    head: Text | None = Field(
+        None,
+        min_length=1,
+        description="Draft head: a key of the model's catalog, or the path of a .gguf file.",
+    )
+    answer: Text | None = Field(
+        "Paris",
+        description="Pattern in a right answer to smoke's question for the capital of France; null: any.",
+    )
     predicted_mib: Whole | None = Field(
         None, ge=1, description="Memory the planner predicts (MiB); a test recomputes it."
     )
@@ -53,6 +69,11 @@ class Preset(Settings):
     def served_name(self) -> str:
         """The model name that the API shows."""
         return self.alias or self.name
+
+    @property
+    def local(self) -> bool:
+        """Whether the model is a file of the user's and not of the catalog."""
+        return self.model.endswith(".gguf")
 
     @property
     def uses_mtp(self) -> bool:
@@ -145,12 +166,14 @@ class Preset(Settings):
             return not self.drafts
         if name.startswith("ngram_"):
             return "ngram-mod" not in self.spec_type
-        return (name, value) in {("thinking", "auto"), ("effort", "default"), ("reasoning_budget", -1)} or (
-            name == "reasoning_format" and value == "auto"
-        )
+        return name in LEFT_TO_ENGINE and LEFT_TO_ENGINE[name] == value
 
     def conflicts(self) -> Iterator[str]:
         """Settings that cannot stand together, each with what to change."""
+        if not self.local and not self.quant:
+            yield f"quant is missing: model {self.model} is a key of the catalog"
+        if self.head is not None and self.head.endswith(".gguf") != self.local:
+            yield "model and head must both be paths of .gguf files, or both keys of the catalog"
         if self.ubatch > self.batch:
             yield f"ubatch {self.ubatch} is larger than batch {self.batch}; the engine would run {self.batch}"
         if self.cache_type_v in QUANTISED and self.flash_attn == "off":
@@ -255,6 +278,9 @@ def load(name_or_path: str | os.PathLike[str], overrides: Mapping[str, str] | No
     path = _locate(os.fspath(name_or_path))
     document = strict_yaml.read(path)
     values = {**_base(document, path), **document.values}
+    for key in ("model", "head", "api_key_file"):
+        if isinstance(given := values.get(key), str) and ("/" in given or given.endswith(".gguf")):
+            values[key] = str((path.parent / Path(given).expanduser()).absolute())
     values |= {key: strict_yaml.Plain(value) for key, value in (overrides or {}).items()}
     return parse(values, name=path.stem, lines=document.lines, source=document.source)
 
@@ -291,7 +317,7 @@ def _json_schema() -> dict[str, Any]:
     schema["properties"].pop("name")
     # What `extends` brings in need not stand in the file itself.
     schema["required"] = ["purpose"]
-    schema["anyOf"] = [{"required": ["extends"]}, {"required": ["ctx", "model", "quant"]}]
+    schema["anyOf"] = [{"required": ["extends"]}, {"required": ["ctx", "model"]}]
     return schema
 
 

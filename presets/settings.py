@@ -75,6 +75,12 @@ def text(value: Any) -> str:
     return shown
 
 
+def layers(value: Any) -> str:
+    """A number of layers, `auto` or `all`."""
+    shown = str(value).strip().lower() if isinstance(value, str | int) and not isinstance(value, bool) else ""
+    return shown if shown in ("auto", "all") else str(whole(value))
+
+
 def word(*allowed: str, aliases: Mapping[str, str] | None = None) -> Callable[[Any], str]:
     """One of the allowed words, in any case; `aliases` gives other spellings of them."""
     known = {each.lower(): each for each in allowed} | dict(aliases or {})
@@ -171,7 +177,18 @@ Whole = Annotated[int, BeforeValidator(whole)]
 Real = Annotated[float, BeforeValidator(real)]
 Switch = Annotated[bool, BeforeValidator(switch), WithJsonSchema({"type": "boolean"})]
 Text = Annotated[str, BeforeValidator(text), WithJsonSchema({"type": "string"})]
-SpecType = Annotated[str, BeforeValidator(word(*SPEC_TYPES)), WithJsonSchema({"enum": list(SPEC_TYPES)})]
+SpecTypes = Annotated[
+    tuple[Annotated[str, BeforeValidator(word(*SPEC_TYPES))], ...],
+    BeforeValidator(words),
+    WithJsonSchema(
+        {"anyOf": [{"type": "array", "items": {"enum": list(SPEC_TYPES)}}, {"enum": list(SPEC_TYPES)}]}
+    ),
+]
+Layers = Annotated[
+    str,
+    BeforeValidator(layers),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"enum": ["auto", "all"]}]}),
+]
 Arguments = Annotated[tuple[str, ...], BeforeValidator(argument_list)]
 TextMap = Annotated[dict[str, str], BeforeValidator(text_map)]
 JsonObject = Annotated[dict[str, Any], BeforeValidator(json_object)]
@@ -307,8 +324,8 @@ class Settings(BaseModel):
     )
 
     # weights
-    gpu_layers: Annotated[Text, option("--n-gpu-layers")] = Field(
-        "99", pattern=r"^(auto|all|[0-9]+)$", description="Layers on the GPU: a number, `auto` or `all`."
+    gpu_layers: Annotated[Layers, option("--n-gpu-layers")] = Field(
+        "99", description="Layers on the GPU: a number, `auto` or `all`."
     )
     load_mode: Annotated[
         Literal["auto", "none", "mmap", "mlock", "mmap+mlock", "dio"],
@@ -347,8 +364,8 @@ class Settings(BaseModel):
     )
 
     # speculation
-    spec_type: Annotated[Annotated[tuple[SpecType, ...], BeforeValidator(words)], option("--spec-type")] = (
-        Field((), description=f"Speculation, in order of precedence: {', '.join(SPEC_TYPES)}. Empty: none.")
+    spec_type: Annotated[SpecTypes, option("--spec-type")] = Field(
+        (), description=f"Speculation, in order of precedence: {', '.join(SPEC_TYPES)}. Empty: none."
     )
     draft_n_max: Annotated[Whole, option("--spec-draft-n-max")] = Field(
         3,
@@ -368,8 +385,8 @@ class Settings(BaseModel):
     draft_p_split: Annotated[Real, option("--spec-draft-p-split")] = Field(
         0.1, ge=0, le=1, description="Probability at which a draft splits."
     )
-    draft_gpu_layers: Annotated[Text, option("--spec-draft-ngl")] = Field(
-        "99", pattern=r"^(auto|all|[0-9]+)$", description="Layers of the draft model on the GPU."
+    draft_gpu_layers: Annotated[Layers, option("--spec-draft-ngl")] = Field(
+        "99", description="Layers of the draft model on the GPU."
     )
     draft_cache_type_k: Annotated[CacheType, option("--spec-draft-type-k")] = Field(
         "f16", description="Type of the draft's K cache; the engine does not take it from cache_type_k."
@@ -493,7 +510,8 @@ class Settings(BaseModel):
         description="Stop the server when the host's MemAvailable falls below this (GiB); 0 never.",
     )
     memory_limit: Text | None = Field(
-        None, pattern=r"^[1-9][0-9]*[kmgKMG]?$",
+        None,
+        pattern=r"^[1-9][0-9]*[kmgKMG]?$",
         description="Memory limit of the container (cgroup), e.g. `12g`. GTT is not counted in it.",
     )  # fmt: skip
     start_seconds: Whole | None = Field(
@@ -501,6 +519,15 @@ class Settings(BaseModel):
         ge=5,
         le=7200,
         description="Time for loading before health counts (s); planned from the size if not set.",
+    )
+    restart: Annotated[
+        Literal["no", "on-failure:3", "unless-stopped"],
+        BeforeValidator(word("no", "on-failure:3", "unless-stopped", aliases={"false": "no", "off": "no"})),
+    ] = Field(
+        "on-failure:3", description="When Docker starts the container again; unless-stopped has no limit."
+    )
+    seccomp: Annotated[Literal["default", "unconfined"], BeforeValidator(word("default", "unconfined"))] = (
+        Field("default", description="System call filter; unconfined only where the GPU runtime needs it.")
     )
     environment: TextMap = Field({}, description="Further environment variables of the engine.")
     extra_args: Arguments = Field(
