@@ -43,6 +43,29 @@ def job(**options: Any) -> Callable[[Callable[..., int | None]], Any]:
 ns = Collection()
 
 
+# --- doctor ---
+@job(
+    help={
+        "install": "install what is missing from the distribution's packages, and start the Docker daemon",
+        "flavour": "what is to run here: cpu, rocm or vulkan; decides how bad a fault of the GPU is",
+        "json": "print one JSON document",
+    },
+)
+def doctor(_: Context, install: bool = False, flavour: str = "", json: bool = False) -> int:
+    """Look at this host: what it lacks, why that matters, which command mends it."""
+    import say
+    from compose import doctor as doctors
+
+    if install:
+        doctors.install()
+    findings = doctors.examine(flavour or None)
+    say.document([f.to_json() for f in findings]) if json else print(doctors.report(findings))
+    return 3 if any(f.severity == "error" for f in findings) else 0
+
+
+ns.add_task(doctor)
+
+
 # --- patches ---
 ENGINE_HELP = "engine: a folder of patches/ (default llama.cpp)"
 WITHOUT_HELP = "leave this patch out; may be given several times"
@@ -151,6 +174,91 @@ def build(
 
 
 ns.add_task(build)
+
+
+# --- models ---
+MODEL_HELP = "only this model of the catalog"
+
+
+@job(help={"model": MODEL_HELP, "json": "print one JSON document"})
+def models(_: Context, model: str = "", json: bool = False) -> None:
+    """List the catalog: quants, draft heads, sizes, licences, and what of it is on this machine."""
+    import say
+    from presets import models as room
+    from presets import models_table
+
+    rows = room.table(model or None)
+    say.document([row.to_json() for row in rows]) if json else print(models_table.text(rows))
+
+
+@job(
+    help={
+        "preset": "fetch what this preset needs (default: HALOFORGE_PRESET, else demo)",
+        "limit": "cap in bytes per second over all connections; K, M and G stand for KiB, MiB and GiB",
+        "files": "files at once",
+        "ranges": "connections per file",
+    }
+)
+def models_fetch(_: Context, preset: str = "", limit: str = "", files: int = 4, ranges: int = 1) -> None:
+    """Fetch and verify the model and head of a preset; goes on where an earlier try stopped."""
+    import os
+
+    import say
+    from presets import models as room
+    from presets import models_table, schema
+    from presets.download import Options
+
+    chosen = schema.load(preset or os.environ.get("HALOFORGE_PRESET") or "demo")
+    options = Options(files=files, ranges=ranges, rate=models_table.rate(limit))
+    have = room.ensure(chosen, options=options)
+    say.step("models", f"{len(have.files)} files, {say.size(have.bytes)}, all verified")
+    print(have.model)
+
+
+@job(help={"model": MODEL_HELP, "json": "print one JSON document"})
+def models_verify(_: Context, model: str = "", json: bool = False) -> int:
+    """Read every model file again and compare its sha256 and header; says how fast it read."""
+    import say
+    from presets import models as room
+    from presets import models_table
+
+    verdicts = []
+    for verdict in room.verify(model or None):
+        verdicts.append(verdict)
+        say.step("models", models_table.verdict_line(verdict))
+    if json:
+        say.document([verdict.to_json() for verdict in verdicts])
+    return 1 if any(verdict.fault for verdict in verdicts) else 0
+
+
+@job()
+def models_lock(_: Context) -> None:
+    """Hold the catalog against the Hub's file lists and lock the checksums it does not know yet."""
+    import say
+    from presets import models as room
+
+    compared, added = room.lock_all()
+    say.step("models", f"{compared} files are as pinned, {added} checksums added to the lock")
+
+
+@job(positional=["reference"], help={"reference": "MODEL/QUANT, MODEL/HEAD or OWNER/REPO@REVISION:PATH"})
+def models_header(_: Context, reference: str) -> None:
+    """Fetch only the headers of remote files and lay hollow files that a plan can be made from."""
+    from presets import models_header as headers
+
+    print(headers.fetch(reference))
+
+
+models_tasks = Collection("models")
+models_tasks.add_task(models, name="list", default=True)
+for _name, _task in (
+    ("fetch", models_fetch),
+    ("verify", models_verify),
+    ("lock", models_lock),
+    ("header", models_header),
+):
+    models_tasks.add_task(_task, name=_name)
+ns.add_collection(models_tasks)
 
 
 # --- checks ---

@@ -1,0 +1,194 @@
+"""The doctor: looks at the host, says what it lacks and why that matters, and installs it if asked."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import paths
+from compose import doctor_engine as engine
+from compose import doctor_facts as facts
+from compose.doctor_findings import TARGET, Finding, Wish, corrupting, judge, limit_finding
+from errors import HostLacks
+from say import step, warn
+
+__all__ = [
+    "Finding",
+    "corrupting",
+    "examine",
+    "gate",
+    "gpu_ready",
+    "install",
+    "limit_finding",
+    "report",
+    "stop_engine",
+]
+
+GPU_FLAVOURS = ("rocm", "vulkan")
+SPEED_SAMPLE = 64 << 20
+"""Bytes written and read back to measure a disk: below the second on anything that serves models well."""
+
+
+def gather(*, quick: bool = False) -> facts.Facts:
+    """Ask the host everything.
+
+    Args:
+        quick: leave out what only advises (speed of the disk, other servers, power, limits).
+    """
+    return facts.Facts(
+        distribution=facts.DISTRIBUTION.ask(),
+        memory=facts.MEMORY.ask(),
+        engine=facts.ENGINE.ask(),
+        kernel=facts.KERNEL.ask(),
+        command_line=facts.COMMAND_LINE.ask(),
+        gpu_memory=facts.GPU_MEMORY.ask(),
+        nodes=facts.NODES.ask(),
+        targets=facts.TARGETS.ask(),
+        container=facts.CONTAINER.ask(),
+        own_limit=facts.OWN_LIMIT.ask(),
+        selinux=facts.SELINUX.ask(),
+        environment=dict(os.environ),
+        disks=disks(measure=not quick),
+        firmware=facts.Firmware(release=None, mes=None) if quick else facts.FIRMWARE.ask(),
+        processes=() if quick else facts.PROCESSES.ask(),
+        own_pids=frozenset() if quick else facts.OWN_PIDS.ask(),
+        power=facts.Power() if quick else facts.POWER.ask(),
+        limits=() if quick else facts.LIMITS.ask(),
+    )
+
+
+def disks(*, measure: bool) -> tuple[facts.Disk, ...]:
+    """Free space where Haloforge writes; reading speed where models lie, if it can be measured there."""
+    found = [facts.Disk(purpose="sources and results", path=str(paths.home()), free=_free(paths.home()))]
+    where = _existing(paths.models())
+    speed = _read_speed(where) if measure and _free(where) > 4 * SPEED_SAMPLE else None
+    found.append(facts.Disk(purpose="models", path=str(paths.models()), free=_free(where), read_mib_s=speed))
+    return tuple(found)
+
+
+def _existing(path: Path) -> Path:
+    return path if path.exists() else _existing(path.parent)
+
+
+def _free(path: Path) -> int:
+    return shutil.disk_usage(_existing(path)).free
+
+
+def _read_speed(folder: Path) -> float | None:
+    """MiB/s of reading a file just written, past the page cache (O_DIRECT); None where that is refused."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".haloforge-speed-") as file:
+            file.write(os.urandom(1 << 20) * (SPEED_SAMPLE >> 20))
+            file.flush()
+            os.fsync(file.fileno())
+            return _read_direct(file.name)
+    except OSError:
+        return None
+
+
+def _read_direct(name: str) -> float:
+    import mmap
+
+    block = 8 << 20
+    buffer = mmap.mmap(-1, block)  # page-aligned, as O_DIRECT demands
+    handle = os.open(name, os.O_RDONLY | os.O_DIRECT)
+    try:
+        began = time.perf_counter()
+        while os.readv(handle, [buffer]) == block:
+            pass
+        return (SPEED_SAMPLE >> 20) / (time.perf_counter() - began)
+    finally:
+        os.close(handle)
+
+
+def examine(flavour: str | None = None, *, quick: bool = False) -> list[Finding]:
+    """Look at the host.
+
+    Args:
+        flavour: what is to run; a GPU flavour turns faults of the GPU into errors.
+        quick: only what can stop a deploy; below a second.
+    """
+    wish = Wish(gpu=flavour in GPU_FLAVOURS, docker_host=os.environ.get("DOCKER_HOST", ""))
+    return judge(gather(quick=quick), wish)
+
+
+def gpu_ready() -> bool:
+    """Whether a gfx1151 GPU is here with a KFD and a render node that can be opened."""
+    nodes = [node.path for node in facts.NODES.ask() if node.opens]
+    both = any(p == "/dev/kfd" for p in nodes) and any(p.startswith("/dev/dri/renderD") for p in nodes)
+    return both and TARGET in facts.TARGETS.ask()
+
+
+def install() -> None:
+    """Install a Docker engine with buildx and compose where they are missing, and start the daemon.
+
+    Raises:
+        HostLacks: packages or the daemon cannot be had; see `doctor_engine`.
+    """
+    remote = bool(os.environ.get("DOCKER_HOST"))
+    bad = {f.code for f in examine(quick=True) if f.severity == "error"}
+    if bad & {
+        "docker-missing",
+        "docker-old",
+        "buildx-missing",
+        "buildx-old",
+        "compose-missing",
+        "compose-old",
+    }:
+        engine.install(facts.DISTRIBUTION.ask(), local_daemon=not remote)
+    if not remote and not engine.answers() and "docker-permission" not in bad:
+        engine.start()
+
+
+def gate(flavour: str | None = None, *, install_missing: bool = False) -> list[Finding]:
+    """The doctor's word before a deploy: warnings are printed, errors stop it.
+
+    A daemon that an earlier run of ours started by hand is started again; nothing else is changed
+    without `install_missing`.
+
+    Raises:
+        HostLacks: what the host lacks, all of it, each with its command.
+    """
+    if install_missing:
+        install()
+    elif engine.started_before() and not os.environ.get("DOCKER_HOST"):
+        engine.start()
+    findings = examine(flavour, quick=True)
+    for finding in findings:
+        if finding.severity == "warning":
+            warn(f"{finding.what}: {finding.why}" + (f"; {finding.fix}" if finding.fix else ""))
+    errors = [finding for finding in findings if finding.severity == "error"]
+    if errors:
+        raise HostLacks(
+            "; ".join(error.what for error in errors),
+            why="\n        ".join(f"{error.code}: {error.why}" for error in errors),
+            hint="\n        ".join(dict.fromkeys(error.fix for error in errors)),
+        )
+    step("doctor", "; ".join(f.what for f in findings if f.severity == "good" and f.code in SHOWN))
+    return findings
+
+
+SHOWN = ("docker", "buildx", "compose", "gpu", "memory")
+
+
+def stop_engine() -> bool:
+    """End the Docker daemon if we started it; True if we did."""
+    return engine.stop()
+
+
+MARK = {"good": "ok", "note": "note", "warning": "warning", "error": "error"}
+
+
+def report(findings: Sequence[Finding]) -> str:
+    """The findings for people: one line each, why and fix below what is not good."""
+    lines = []
+    for finding in findings:
+        lines.append(f"{MARK[finding.severity]:>8}  {finding.what}  [{finding.code}]")
+        if finding.severity != "good":
+            lines += [f"          why:  {finding.why}"] if finding.why else []
+            lines += [f"          next: {finding.fix}"] if finding.fix else []
+    return "\n".join(lines)
