@@ -261,6 +261,156 @@ for _name, _task in (
 ns.add_collection(models_tasks)
 
 
+# --- presets ---
+PRESET_HELP = "a name (./inv presets) or a YAML file; default: HALOFORGE_PRESET, else what suits this machine"
+SET_HELP = "change a setting for this run, KEY=VALUE; may be given several times"
+
+
+def _chosen_preset(name: str, settings: list[str] | None) -> Any:
+    """The preset that is meant, with its settings changed as asked."""
+    from errors import BadInput
+    from presets import schema
+
+    pairs = [text.partition("=") for text in settings or ()]
+    if wrong := [key for key, equals, _ in pairs if not equals]:
+        raise BadInput(f"--set {wrong[0]} has no value", hint=f"--set {wrong[0]}=VALUE")
+    if not name:
+        from compose.choice import default_preset
+
+        name = default_preset()
+    return schema.load(name, {key.strip().replace("-", "_"): value for key, _, value in pairs})
+
+
+@job(help={"json": "print one JSON document"})
+def presets(_: Context, json: bool = False) -> None:
+    """List the presets and what they are for."""
+    import say
+    from presets import listing
+
+    found = listing.rows()
+    say.document([row.to_json() for row in found]) if json else print(listing.table(found))
+
+
+@job(
+    iterable=["set"],
+    help={"preset": PRESET_HELP, "set": SET_HELP, "json": "print one JSON document"},
+)
+def presets_show(_: Context, preset: str, set: list[str] | None = None, json: bool = False) -> None:
+    """Show a preset resolved: every setting, where it differs from the default, and the engine's command."""
+    import say
+    from presets import listing
+
+    chosen = _chosen_preset(preset, set)
+    say.document(listing.resolved(chosen)) if json else print(listing.shown(chosen))
+
+
+@job(help={"write": "write the file that the presets name first", "settings": "print a table of all settings"})
+def presets_schema(_: Context, write: bool = False, settings: bool = False) -> None:
+    """Print the JSON schema of presets, for editors."""
+    from paths import replacing
+    from presets import listing, schema
+
+    if write:
+        with replacing(schema.SCHEMA_FILE) as temporary:
+            temporary.write_text(schema.text_schema(), encoding="utf-8")
+    print(listing.settings_table() if settings else schema.text_schema().rstrip())
+
+
+preset_tasks = Collection("presets")
+preset_tasks.add_task(presets, name="list", default=True)
+preset_tasks.add_task(presets_show, name="show")
+preset_tasks.add_task(presets_schema, name="schema")
+ns.add_collection(preset_tasks)
+
+
+# --- compose ---
+@job(
+    iterable=["set"],
+    help={
+        "preset": PRESET_HELP,
+        "set": SET_HELP,
+        "out": "folder to write to (default: print)",
+        "target": "compose, quadlet or kubernetes",
+    },
+)
+def render(
+    _: Context, preset: str = "", set: list[str] | None = None, out: str = "", target: str = "compose"
+) -> None:
+    """Render the files that run a preset, without starting anything."""
+    from compose import targets
+
+    targets.render(_chosen_preset(preset, set), target=target, out=out)
+
+
+@job(
+    iterable=["set"],
+    help={
+        "preset": PRESET_HELP,
+        "set": SET_HELP,
+        "install": "let doctor install what the host lacks and start the Docker daemon",
+        "jobs": "compile jobs, if an image must be built",
+        "json": "print one JSON document",
+    },
+)
+def deploy(
+    _: Context,
+    preset: str = "",
+    set: list[str] | None = None,
+    install: bool = False,
+    jobs: int = 0,
+    json: bool = False,
+) -> None:
+    """Do what is missing until the preset's server is up, healthy and checked."""
+    import say
+    from compose import deploy as deploying
+
+    done = deploying.deploy(_chosen_preset(preset, set), install=install, jobs=jobs or None)
+    say.document(done.to_json()) if json else print(done.deployment.url)
+
+
+@job(help={"json": "print one JSON document"})
+def status(_: Context, json: bool = False) -> int:
+    """Show what runs: health, memory against the plan, slots, speed, drafts kept, restarts."""
+    import say
+    from compose import status as statuses
+
+    found = statuses.status()
+    if json:
+        say.document(found.to_json() if found else None)
+    else:
+        print("\n".join(statuses.lines(found)) if found else "nothing is deployed; ./inv deploy")
+    return 0 if found is None or (found.ready and not found.problem) else 1
+
+
+@job(help={"follow": "go on with each new line", "lines": "how many of the last lines"})
+def logs(_: Context, follow: bool = False, lines: int = 100) -> None:
+    """Print the engine's log."""
+    from compose import status as statuses
+
+    for line in statuses.log(follow=follow, lines=lines):
+        print(line, flush=follow)
+
+
+@job(help={"engine": "also end a Docker daemon that Haloforge started"})
+def stop(_: Context, engine: bool = False) -> None:
+    """Stop what runs and remove its container; models, images and the way back are kept."""
+    from compose import deploy as deploying
+
+    print(deploying.stop(engine=engine) or "nothing was running")
+
+
+@job()
+def rollback(_: Context) -> None:
+    """Go back to the deployment before the current one; again goes on to the one before that."""
+    from compose import deploy as deploying
+
+    print(deploying.rollback().url)
+
+
+for _task in (render, deploy, status, logs, stop, rollback):
+    ns.add_task(_task)
+
+
 # --- checks ---
 URL_HELP = "root of the server, as in http://127.0.0.1:8080"
 KEY_FILE_HELP = "file that holds the API key"

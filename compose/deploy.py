@@ -28,6 +28,10 @@ class Deployed:
     deployment: Deployment
     changed: bool
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"changed": self.changed, **self.deployment.model_dump()}
+
 
 def deploy(preset: Preset, *, install: bool = False, jobs: int | None = None) -> Deployed:
     """Do what is missing, in order: doctor, fetch, patch, build, models, plan, render, up, healthy, smoke.

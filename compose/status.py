@@ -14,6 +14,7 @@ import say
 import web
 from compose import container, diagnose, record
 from compose.record import Deployment
+from errors import BadInput
 
 _DRM: Final = Path("/sys/class/drm")
 
@@ -237,3 +238,15 @@ def _rate(value: float | None) -> str:
 
 def _whole(value: float | None) -> int | None:
     return None if value is None else int(value)
+
+
+def log(*, follow: bool, lines: int) -> Iterator[str]:
+    """The last lines of the current deployment's log, or of the last one that failed to start."""
+    name = record.journal().current
+    if name is None:
+        raise BadInput("nothing is deployed", hint="./inv deploy")
+    deployment = record.load(name)
+    if follow:
+        yield from container.follow(deployment.container, tail=lines)
+    else:
+        yield from container.log(deployment.container, tail=lines)
