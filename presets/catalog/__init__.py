@@ -1,8 +1,8 @@
 """The catalog: which models, quants and draft heads there are, and exactly which files they are.
 
-The data are `catalog/*.yaml`, one file per model. A file is pinned by size and sha256; where the
-publisher's checksum is not known, the file must come from the Hub at a full revision, and the lock
-(`catalog/lock.json`, written by `models.lock`) adds what the Hub's file list says for that revision.
+The data are the YAML files beside this one, one per model. A file is pinned by size and sha256; where
+the publisher's checksum is not known, the file must come from the Hub at a full revision, and the
+lock (`lock.json` here, written by `models.lock`) adds what the Hub's file list says for it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 import documents
 from errors import BadInput, nearest
 
-FOLDER: Final = Path(__file__).resolve().parent / "catalog"
+FOLDER: Final = Path(__file__).resolve().parent
 SCHEMA_FILE: Final = FOLDER / "catalog.schema.json"
 
 Family: TypeAlias = Literal["hc_head", "output_hc", "shared"]

@@ -1,0 +1,125 @@
+"""The headers of remote files, fetched by ranges and laid as hollow files: all a plan needs.
+
+A hollow file has the real header and the real size, and holes where the weights would be. The
+planner and the engine's own projection read it like the model, days before 100 GB are downloaded.
+"""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import requests
+
+import paths
+from errors import BadInput
+from presets import catalog, download, download_door, gguf, models_lock
+from presets.catalog import Files, Hub, Shard
+from presets.download_door import Door, Passing
+from presets.download_part import disk
+from presets.models_lock import Pin
+
+FIRST_BYTES: Final = 2 << 20
+"""Enough for the header of every shard but the first; doubled until the header is whole."""
+LARGEST_HEADER: Final = 256 << 20
+FREE_REFERENCE: Final = re.compile(r"^([\w.-]+/[\w.-]+)@([0-9a-f]{40}):(.+\.gguf)$")
+
+
+def fetch(reference: str, *, door: Door | None = None, lock: Path = models_lock.LOCK) -> Path:
+    """Lay the hollow files of a quant or head; returns the first shard.
+
+    Args:
+        reference: `MODEL/QUANT` or `MODEL/HEAD` of the catalog, or `OWNER/REPO@REVISION:PATH` of the Hub
+            (PATH is the first shard).
+
+    Raises:
+        BadInput: no such reference, or the remote file is no GGUF.
+        NetworkFailed: the Hub cannot be asked.
+    """
+    door = door or download_door.hub()
+    files, folder = _resolve(reference)
+    if not isinstance(files.source, Hub):
+        raise BadInput(
+            f"{reference} does not come from the Hub", why="only there headers can be had by themselves"
+        )
+    pins = models_lock.pins_of(files, door, lock)
+    source = files.source
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        laid = list(
+            pool.map(
+                lambda shard: _lay(door, source, shard, pins[shard.path], folder / shard.name), files.shards
+            )
+        )
+    gguf.read_set(laid[0])
+    return laid[0]
+
+
+def _resolve(reference: str) -> tuple[Files, Path]:
+    free = FREE_REFERENCE.match(reference)
+    root = paths.home() / "headers"
+    if free:
+        repo, revision, path = free.groups()
+        parent = Path(path).parent
+        names = [shard.name for shard in gguf.shard_paths(Path(path))]
+        shards = [{"path": str(parent / name)} for name in names]
+        source = {"kind": "hub", "repo": repo, "revision": revision}
+        files = Files.model_validate({"from": source, "shards": shards})
+        return files, root / repo.replace("/", "--") / revision / parent
+    model_name, _, entry = reference.partition("/")
+    model = catalog.model(model_name)
+    entries: dict[str, Files] = {**model.quants, **model.heads}
+    if entry not in entries:
+        raise BadInput(
+            f"{model_name} has no quant or head {entry!r}",
+            why=f"known: {', '.join(entries)}",
+            hint="./inv models.header MODEL/QUANT",
+        )
+    return entries[entry], root / model_name / entry
+
+
+def _lay(door: Door, source: Hub, shard: Shard, pin: Pin, target: Path) -> Path:
+    """One hollow file; kept from an earlier time if it is there."""
+    if target.exists() and target.stat().st_size == pin.bytes:
+        return target
+    url = door.file_url(source.repo, source.revision, shard.path)
+    with door.made() as session:
+        head = _header_bytes(door, session, url, pin, shard.name)
+    with disk(target), paths.replacing(target) as temporary, temporary.open("wb") as out:
+        out.write(head)
+        out.truncate(pin.bytes)
+    return target
+
+
+def _header_bytes(door: Door, session: requests.Session, url: str, pin: Pin, name: str) -> bytes:
+    """The first bytes of a remote file, as many as its header needs."""
+    data = b""
+    want = FIRST_BYTES
+    while True:
+        want = min(max(want, 2 * len(data)), pin.bytes, LARGEST_HEADER)
+        data = download.patiently(lambda: _more(door, session, url, data, want, pin))  # noqa: B023
+        try:
+            header = gguf.parse(data, file_size=pin.bytes, name=name)
+        except gguf.HeaderCut as cut:
+            if len(data) >= min(pin.bytes, LARGEST_HEADER):
+                raise
+            want = cut.needed
+            continue
+        return data[: header.data_offset]
+
+
+def _more(door: Door, session: requests.Session, url: str, data: bytes, want: int, pin: Pin) -> bytes:
+    """`data` grown to `want` bytes."""
+    with download_door.opened(door, session, url, (len(data), want)) as answer:
+        if answer.sha256 not in (None, pin.sha256) or answer.total not in (None, pin.bytes):
+            raise Passing("the answer is not the file", why=f"{answer.total} bytes, sha256 {answer.sha256}")
+        chunks: list[bytes] = [data] if answer.status == 206 else []
+        size = sum(map(len, chunks))
+        while size < want:
+            chunk = download_door.read_some(answer, want - size)
+            if not chunk:
+                raise Passing("the line was cut", why=f"after {size} of {want} bytes")
+            chunks.append(chunk)
+            size += len(chunk)
+    return b"".join(chunks)
