@@ -173,7 +173,63 @@ def build(
     say.document(record.to_json()) if json else print(record.ref)
 
 
+@job(help={"json": "print one JSON document"})
+def images(_: Context, json: bool = False) -> None:
+    """List the images that are here, with pin, series, flavour, size and age."""
+    import say
+    from images import records
+    from images.table import table
+
+    found = records.all_images()
+    say.document([record.to_json() for record in found]) if json else print(table(found))
+
+
+@job(help={"image": "tag, digest or id (default: the newest image of ours)"})
+def images_sbom(_: Context, image: str = "") -> None:
+    """Print the software bill of materials of an image, CycloneDX 1.6 as JSON."""
+    from images.records import chosen
+    from images.sbom import sbom
+
+    print(sbom(chosen(image)))
+
+
+@job(help={"flavour": FLAVOUR_HELP, "engine": ENGINE_HELP, "base": "as for build"})
+def images_probe(_: Context, flavour: str = "rocm", engine: str = "llama.cpp", base: str = "") -> None:
+    """Show that a base can build a flavour: CMake configures and one kernel compiles for the device."""
+    from images import build as images_build
+    from images import flavours
+    from patches import engines, tree
+
+    patched = tree.patched(engines.load(engine))
+    print(images_build.probe(flavours.load(flavour), patched, base=base))
+
+
+@job(positional=["base"], help={"base": "a base of images/bases.yaml"})
+def images_pin(_: Context, base: str) -> None:
+    """Ask the registry for the newest digest of a base's tag and write it to images/bases.yaml."""
+    from images.pin import pin
+
+    print(pin(base))
+
+
+@job()
+def ci_matrix(_: Context) -> None:
+    """Print the job matrix of the image pipeline as one line of JSON."""
+    import json
+
+    from images.matrix import matrix
+
+    print(json.dumps(matrix()))
+
+
+image_tasks = Collection("images")
+image_tasks.add_task(images, name="list", default=True)
+image_tasks.add_task(images_sbom, name="sbom")
+image_tasks.add_task(images_probe, name="probe")
+image_tasks.add_task(images_pin, name="pin")
 ns.add_task(build)
+ns.add_collection(image_tasks)
+ns.add_collection(Collection("ci", matrix=ci_matrix))
 
 
 # --- models ---

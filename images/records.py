@@ -91,6 +91,20 @@ def of(ref: str) -> ImageRecord | None:
     return None if found is None else parse(found, _help(found["Id"]))
 
 
+def chosen(ref: str) -> ImageRecord:
+    """The image of that name, or without one the newest of ours.
+
+    Raises:
+        BadInput: there is no such image.
+    """
+    record = of(ref) if ref else next(iter(all_images()), None)
+    if record is None:
+        raise BadInput(
+            f"no image {ref}" if ref else "no image of ours is here", hint="./inv images, or ./inv build"
+        )
+    return record
+
+
 def parse(found: dict[str, Any], help_text: str) -> ImageRecord:
     """Read a record from what `docker image inspect` says.
 
