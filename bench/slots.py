@@ -1,0 +1,131 @@
+"""`bench.slots`: what several users at once get, each with a text of their own, with and without MTP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bench import load, texts
+from bench.spread import spread
+from bench.sweep import Live, Outcome, PointFailed, Step, Subject
+from checks.compare import longest_run
+from checks.slots import RUN
+from presets.schema import Preset
+
+LEVELS: Final = (1, 2, 4, 8, 16)
+QUICK_LEVELS: Final = (1, 2, 4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """What each user asks: words of filler in the prompt, tokens generated, rounds."""
+
+    name: str
+    words: int
+    tokens: int
+    rounds: int
+
+
+SHORT: Final = Load(name="short", words=40, tokens=256, rounds=3)
+LONG: Final = Load(name="long", words=9000, tokens=1024, rounds=1)
+QUICK_SHORT: Final = Load(name="short", words=20, tokens=32, rounds=2)
+QUICK_LONG: Final = Load(name="long", words=220, tokens=32, rounds=1)
+
+
+def steps(subject: Subject, *, quick: bool, levels: Sequence[int] | None = None) -> list[Step]:
+    """Levels x loads on one server with as many slots as the highest level, with and without MTP."""
+    loads = (QUICK_SHORT, QUICK_LONG) if quick else (SHORT, LONG)
+    users = tuple(levels or (QUICK_LEVELS if quick else LEVELS))
+    if not subject.starts:
+        return [_step(level, one, None, {}) for one in loads for level in users]
+    preset = subject.changed({})
+    return [
+        _step(level, one, kind, changes)
+        for kind, changes in _servers(preset, max(users))
+        for one in loads
+        for level in users
+    ]
+
+
+def _servers(preset: Preset, slots: int) -> list[tuple[str, dict[str, Any]]]:
+    """The preset with that many slots, its context per slot kept; where it drafts, once without."""
+    each = preset.ctx if preset.kv_unified else preset.ctx // preset.slots
+    changes: dict[str, Any] = {"slots": slots, "ctx": each if preset.kv_unified else each * slots}
+    if not preset.drafts:
+        return [("off", changes)]
+    return [("off", {**changes, "spec_type": (), "head": None}), (",".join(preset.spec_type), changes)]
+
+
+def _step(level: int, one: Load, kind: str | None, changes: dict[str, Any]) -> Step:
+    settings: dict[str, Any] = {"users": level, "load": one.name, "words": one.words, "tokens": one.tokens}
+    if kind is not None:
+        settings |= {"speculation": kind, "slots": changes["slots"]}
+    return Step(settings=settings, changes=changes, measure=lambda live: _measure(live, level, one))
+
+
+def _measure(live: Live, level: int, one: Load) -> Outcome:
+    if live.says.slots < level:
+        raise PointFailed(f"the server has {live.says.slots} slots for {level} users", why="/props says so")
+    samples = [sample for turn in range(one.rounds) for sample in _round(live, level, one, turn)]
+    return Outcome(measured=summary(samples), samples=samples)
+
+
+def _round(live: Live, level: int, one: Load, turn: int) -> list[dict[str, Any]]:
+    asked = [texts.recall(user, one.words, salt=turn) for user in range(level)]
+    words = [word for _, word in asked]
+    asks = [
+        load.Ask(
+            name=f"user {user}",
+            body={
+                "messages": [{"role": "user", "content": prompt}], "max_tokens": one.tokens,
+                "temperature": 0.7, "seed": 100 * turn + user, "ignore_eos": True, "cache_prompt": False,
+            },
+        )
+        for user, (prompt, _) in enumerate(asked)
+    ]  # fmt: skip
+    done = live.fire(asks)
+    return [
+        {
+            "round": turn, "user": user, "ttft_s": answer.ttft_s, "decode_tps": answer.decode_rate,
+            "prompt_n": answer.prompt_tokens, "predicted_n": answer.tokens, "wall_s": answer.wall_s,
+            "round_s": done.wall_s, "round_tokens": done.tokens, "acceptance": answer.acceptance,
+            "generator_share": round(done.generator_share, 4),
+            "class": classify(answer.text, words[user], [w for w in words if w != words[user]]),
+        }
+        for user, answer in enumerate(done.answers)
+    ]  # fmt: skip
+
+
+def summary(samples: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Totals of the rounds and middles of the users: tokens/s, seconds, shares."""
+    rounds = {sample["round"]: sample for sample in samples}.values()
+    middles = {
+        "total_tps": [sample["round_tokens"] / sample["round_s"] for sample in rounds],
+        "user_tps": [sample["decode_tps"] for sample in samples if sample["decode_tps"] is not None],
+        "ttft_s": [sample["ttft_s"] for sample in samples if sample["ttft_s"] is not None],
+        "acceptance": [sample["acceptance"] for sample in samples if sample["acceptance"] is not None],
+    }
+    found = {name: spread(values) for name, values in middles.items()}
+    classes = [sample["class"] for sample in samples]
+    return {
+        **{name: middle.median for name, middle in found.items() if middle is not None},
+        "clean_share": classes.count("ok") / len(classes),
+        "mixed_up": float(classes.count("cross-talk")),
+    }
+
+
+def classify(text: str, own: str, others: Sequence[str]) -> str:
+    """The seed's classes (SEED.md I): whose code word stands in the answer.
+
+    `cross-talk` another user's word, `empty` nothing, `repeats` a run of one character as the correctness
+    suite counts it, `code word missing`, else `ok`.
+    """
+    lowered = text.lower()
+    if any(word.lower() in lowered for word in others):
+        return "cross-talk"
+    if not text.strip():
+        return "empty"
+    if longest_run(text) >= RUN:
+        return "repeats"
+    return "ok" if own.lower() in lowered else "code word missing"
