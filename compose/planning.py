@@ -7,10 +7,13 @@ from pathlib import Path
 import say
 from compose import container, record, status
 from compose.render import Weights
-from errors import BadInput
+from errors import BadInput, DoesNotFit
 from patches.engines import Engine
 from presets import gguf, models
 from presets.models import ModelFiles
+from presets.planner import plan, table
+from presets.planner.assess import Plan
+from presets.planner.terms import GIB, MIB, Budget, device
 from presets.schema import Preset
 
 
@@ -55,6 +58,42 @@ def weights(files: ModelFiles) -> Weights:
         mounts=tuple((file.resolve(), file.name) for file in files.files),
         bytes=files.bytes,
     )
+
+
+def gate(preset: Preset, engine: Engine, files: ModelFiles, *, freed: int = 0) -> Plan:
+    """The plan of a preset, against what the host has.
+
+    Args:
+        freed: bytes that come back when the running deployment is stopped.
+
+    Raises:
+        DoesNotFit: it is too big, or its memory is not known; with the table.
+    """
+    limit = preset.memory_limit_mib
+    budget = Budget(
+        available_bytes=status.available() + freed,
+        reserve_bytes=int(preset.guard_gib * GIB),
+        gtt_bytes=status.gpu("mem_info_gtt_total") if preset.flavour != "cpu" else None,
+        container_bytes=None if limit is None else limit * MIB,
+    )
+    found = plan(
+        files.header, files.draft_header, preset.options(), engine.traits, device(preset.flavour), budget,
+        preset=preset.name,
+    )  # fmt: skip
+    for warning in found.warnings:
+        say.warn(warning)
+    if found.exit_code:
+        raise DoesNotFit(
+            f"preset {preset.name} is {found.verdict}\n{table(found)}",
+            why=f"{say.size(found.total_bytes)} planned, {say.size(budget.budget_bytes)} to give",
+            hint="; ".join(found.advice) or "./inv plan",
+        )
+    say.step(
+        "plan",
+        f"{found.verdict}: {say.size(found.total_bytes)} of {say.size(budget.budget_bytes)}, "
+        f"{found.per_slot_context} tokens a slot",
+    )
+    return found
 
 
 def freed_by_stopping(current: str | None) -> int:

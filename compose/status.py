@@ -193,9 +193,9 @@ def _memory(deployment: Deployment, pid: int) -> Memory:
         planned=deployment.planned_bytes,
         resident=sum(resident for resident, _ in sizes),
         mapped=sum(mapped for _, mapped in sizes),
-        gtt=_gpu("mem_info_gtt_used"),
-        vram=_gpu("mem_info_vram_used"),
-        available=_field(Path("/proc/meminfo"), "MemAvailable"),
+        gtt=gpu("mem_info_gtt_used"),
+        vram=gpu("mem_info_vram_used"),
+        available=available(),
     )
 
 
@@ -226,7 +226,12 @@ def _field(path: Path, name: str) -> int:
     return int(found[1]) * 1024 if found else 0
 
 
-def _gpu(name: str) -> int | None:
+def available() -> int:
+    """Bytes that the host can give without swapping (MemAvailable)."""
+    return _field(Path("/proc/meminfo"), "MemAvailable")
+
+
+def gpu(name: str) -> int | None:
     """A memory counter of the amdgpu driver, summed over its cards; None without one."""
     values = [int(path.read_text()) for path in sorted(_DRM.glob(f"card*/device/{name}"))]
     return sum(values) if values else None
