@@ -1,0 +1,306 @@
+"""The state of each patch against a tree: every state by hand, then random edits against an oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import product
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from patches import cut, diff, engines, series
+from patches.overlay import File, Overlay
+from patches.states import State, Verdict, explain, judge
+
+LANDMARK = "llama.h"
+
+
+def engine(tmp_path: Path) -> engines.Engine:
+    document = {
+        "repository": "https://example.org/x", "commit": "0" * 40, "build_number": 1, "licence": "MIT",
+        "reviewed": "2026-11-30", "landmarks": [LANDMARK], "traits": {},
+        "sources": [{"kind": "git", "url": "https://example.org/x"}],
+    }  # fmt: skip
+    return engines.parse(document, tmp_path / "synthetic" / "engine.yaml")
+
+
+def entry(name: str, patch: diff.Patch, **more: object) -> series.Entry:
+    fields = {
+        "id": name, "name": name, "file": f"{name}.patch", "sha256": patch.digest, "purpose": "x", "origin": "x",
+        "forwarded": "no", "enabled": True, "why": "x", "dropped_when": {}, "proved_by": "x", "risk": "x", **more,
+    }  # fmt: skip
+    return series.Entry.model_validate(fields)
+
+
+def loaded(name: str, text: bytes, **more: object) -> series.Loaded:
+    patch = diff.parse(text, name)
+    return series.Loaded(entry=entry(name, patch, **more), patch=patch, text=text)
+
+
+def files(tree: dict[str, bytes]) -> dict[str, File | None]:
+    return {name: File(content=content, executable=False) for name, content in tree.items()}
+
+
+def made(name: str, old: dict[str, bytes], new: dict[str, bytes], **more: object) -> series.Loaded:
+    return loaded(name, cut.tree_diff(files(old), files(new)), **more)
+
+
+def write(root: Path, tree: dict[str, bytes]) -> Path:
+    for name, content in {LANDMARK: b"", **tree}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+    return root
+
+
+def states(root: Path, *items: series.Loaded) -> list[Verdict]:
+    return judge(engine(root), items, root)[0]
+
+
+LINES = [f"line {n}\n".encode() for n in range(40)]
+
+
+def text(**changes: bytes) -> bytes:
+    """Forty lines; `l7=b"x"` changes line 7."""
+    lines = list(LINES)
+    for key, value in changes.items():
+        lines[int(key[1:])] = value + b"\n"
+    return b"".join(lines)
+
+
+BASE = {"f.c": text()}
+P1 = made("P1", BASE, {"f.c": text(l10=b"one")})
+BOTH = made("B", BASE, {"f.c": text(l10=b"x", l30=b"y")})
+
+
+def test_applies(tmp_path: Path) -> None:
+    verdicts, overlay = judge(engine(tmp_path), [P1], write(tmp_path, BASE))
+    assert [v.state for v in verdicts] == [State.APPLIES]
+    assert overlay.file("f.c") == File(content=text(l10=b"one"), executable=False)
+    assert (tmp_path / "f.c").read_bytes() == text(), "judging writes nothing"
+
+
+def test_moved_lines_are_reported(tmp_path: Path) -> None:
+    moved = states(write(tmp_path, {"f.c": b"new\n" * 5 + text()}), P1)[0]
+    assert (moved.state, moved.offsets) == (State.APPLIES, (5,))
+
+
+def test_upstream_whole(tmp_path: Path) -> None:
+    assert states(write(tmp_path, {"f.c": text(l10=b"one", l1=b"else")}), P1)[0].state is State.UPSTREAM
+
+
+def test_upstream_in_part(tmp_path: Path) -> None:
+    verdict = states(write(tmp_path, {"f.c": text(l30=b"y")}), BOTH)[0]
+    assert (verdict.state, verdict.held) == (State.PARTIAL, (("f.c", 2),))
+    assert "in the tree already: f.c hunk 2" in explain(verdict)
+
+
+def test_conflict_names_file_hunk_and_lines(tmp_path: Path) -> None:
+    verdict = states(write(tmp_path, {"f.c": text(l10=b"x", l30=b"other")}), BOTH)[0]
+    assert verdict.state is State.CONFLICT
+    told = explain(verdict)
+    assert "f.c, hunk 1" in told or "f.c, hunk 2" in told
+    assert "line 29" in told or "line 11" in told
+
+
+def test_a_renamed_file_is_a_conflict_that_names_the_new_place(tmp_path: Path) -> None:
+    verdict = states(write(tmp_path, {"src/moved.c": text()}), P1)[0]
+    assert verdict.state is State.CONFLICT
+    assert verdict.misfits[0].reason == "the file does not exist; its lines now stand in src/moved.c"
+
+
+def test_a_file_of_ours_that_upstream_has_otherwise(tmp_path: Path) -> None:
+    new = made("N", BASE, {**BASE, "n.c": b"mine\n"})
+    assert states(write(tmp_path, {**BASE, "n.c": b"theirs\n"}), new)[0].state is State.CONFLICT
+    assert states(write(tmp_path, {**BASE, "n.c": b"mine\n"}), new)[0].state is State.UPSTREAM
+
+
+def test_foreign_tree(tmp_path: Path) -> None:
+    (tmp_path / "README").write_text("another project")
+    verdict = states(tmp_path, P1)[0]
+    assert verdict.state is State.FOREIGN
+    assert LANDMARK in explain(verdict)
+
+
+def test_symbolic_links_are_not_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside.c"
+    outside.write_bytes(text())
+    root = write(tmp_path / "tree", {"real/f.c": text()})
+    (root / "f.c").symlink_to(outside)
+    (root / "dir").symlink_to(root / "real")
+    inner = made("D", {"dir/f.c": text()}, {"dir/f.c": text(l10=b"one")})
+    for item in (P1, inner):
+        verdict = states(root, item)[0]
+        assert verdict.state is State.CONFLICT
+        assert "symbolic link" in verdict.misfits[0].reason
+
+
+def test_order_later_patches_stand_on_earlier_ones(tmp_path: Path) -> None:
+    second = made("P2", {"f.c": text(l10=b"one")}, {"f.c": text(l10=b"two")})
+    root = write(tmp_path, BASE)
+    assert [v.state for v in states(root, P1, second)] == [State.APPLIES, State.APPLIES]
+    assert [v.state for v in states(root, second, P1)] == [State.CONFLICT, State.APPLIES]
+
+
+def test_two_patches_on_one_line_that_are_both_in(tmp_path: Path) -> None:
+    """Taken alone the first is not in the tree: the second has rewritten its line."""
+    second = made("P2", {"f.c": text(l10=b"one")}, {"f.c": text(l10=b"two")})
+    third = made("P3", BASE, {"f.c": text(l25=b"three")})
+    root = write(tmp_path, {"f.c": text(l10=b"two")})
+    assert [v.state for v in states(root, P1, second, third)] == [
+        State.UPSTREAM,
+        State.UPSTREAM,
+        State.APPLIES,
+    ]
+
+
+def test_an_insertion_does_not_apply_twice(tmp_path: Path) -> None:
+    """With the nearest-place rule an insertion into repeated lines goes in again a few lines off."""
+    body = [b"f {\n", b"  a\n", b"  b\n", b"}\n"]
+    old = b"".join([b"1\n", b"2\n", *body, b"3\n", *body, b"4\n"])
+    new = old.replace(b"3\nf {\n  a\n", b"3\nf {\n  a\n  new\n")
+    item = made("I", {"f.c": old}, {"f.c": new})
+    assert states(write(tmp_path / "a", {"f.c": old}), item)[0].state is State.APPLIES
+    assert states(write(tmp_path / "b", {"f.c": new}), item)[0].state is State.UPSTREAM
+
+
+def test_the_text_that_retires_a_patch_is_reported(tmp_path: Path) -> None:
+    item = made("R", BASE, {"f.c": text(l10=b"one")}, dropped_when={"file": "f.c", "text": "line 33"})
+    assert "line 33" in states(write(tmp_path, BASE), item)[0].retire
+
+
+def test_modes(tmp_path: Path) -> None:
+    chmod = loaded("M", b"diff --git a/s b/s\nold mode 100644\nnew mode 100755\n")
+    root = write(tmp_path, {"s": b"#!/bin/sh\n"})
+    assert states(root, chmod)[0].state is State.APPLIES
+    (root / "s").chmod(0o755)
+    assert states(root, chmod)[0].state is State.UPSTREAM
+
+
+# --- random trees against an oracle -------------------------------------------------------------------
+
+ALPHABET = [b"a", b"b", b"c", b"{", b"}"]
+lines = st.lists(st.sampled_from(ALPHABET), max_size=12)
+content = st.builds(
+    lambda ls, end: b"\n".join(ls) + (b"\n" if ls and end else b""), lines, st.booleans()
+)
+trees = st.fixed_dictionaries({"f": content, "g": content})
+edits = st.lists(
+    st.tuples(
+        st.sampled_from(["f", "g"]),
+        st.sampled_from(["insert", "delete", "replace"]),
+        st.integers(0, 12),
+        st.sampled_from(ALPHABET),
+    ),
+    max_size=3,
+)
+
+
+def edited(tree: dict[str, bytes], changes: Iterable[tuple[str, str, int, bytes]]) -> dict[str, bytes]:
+    result = {name: value.splitlines(keepends=True) for name, value in tree.items()}
+    for name, kind, at, what in changes:
+        there = result[name]
+        at = min(at, len(there))
+        there[at : at + (kind != "insert")] = [] if kind == "delete" else [what + b"\n"]
+    return {name: b"".join(value) for name, value in result.items()}
+
+
+def by_hand(file: diff.FilePatch, text: bytes) -> list[bytes]:
+    """All texts that come out when the hunks are put at every combination of places, found by trial."""
+    rows = text.splitlines(keepends=True)
+    results = []
+    for way in product(range(len(rows) + 1), repeat=len(file.hunks)):
+        ends = [0, *(at + len(h.before) for at, h in zip(way, file.hunks, strict=True))]
+        if any(at < end for at, end in zip(way, ends, strict=False)):
+            continue
+        fits = all(
+            rows[at : at + len(h.before)] == list(h.before)
+            and (h.old_start > 1 or at == 0)
+            and (h.lines[-1][0] == b" " or at + len(h.before) == len(rows))
+            for at, h in zip(way, file.hunks, strict=True)
+        )
+        if fits:
+            out, done = b"", 0
+            for at, h in zip(way, file.hunks, strict=True):
+                out += b"".join(rows[done:at]) + b"".join(h.after)
+                done = at + len(h.before)
+            results.append(out + b"".join(rows[done:]))
+    return results
+
+
+def goes(patch: Sequence[diff.FilePatch], tree: dict[str, bytes]) -> bool:
+    """There is one way on, and from there one way back that leads to this very tree."""
+    for file in patch:
+        there = by_hand(file, tree[file.path])
+        if len(there) != 1 or by_hand(file.reversed(), there[0]) != [tree[file.path]]:
+            return False
+    return True
+
+
+def oracle(patch: diff.Patch, tree: dict[str, bytes]) -> State:
+    if goes(patch.files, tree):
+        return State.APPLIES
+    if goes([file.reversed() for file in patch.files], tree):
+        return State.UPSTREAM
+    kinds = set()
+    for file in patch.files:
+        for hunk in file.hunks:
+            one = diff.FilePatch(
+                path=file.path, creates=False, deletes=False, old_executable=None, new_executable=None,
+                hunks=(hunk,),
+            )  # fmt: skip
+            kinds.add((bool(by_hand(one.reversed(), tree[file.path])), bool(by_hand(one, tree[file.path]))))
+    return State.PARTIAL if kinds == {(True, False), (False, True)} else State.CONFLICT
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(base=trees, change=edits, drift=edits, on_top=st.booleans(), context=st.integers(1, 3))
+def test_status_agrees_with_trial_by_hand(
+    tmp_path_factory: pytest.TempPathFactory,
+    base: dict[str, bytes],
+    change: list[tuple[str, str, int, bytes]],
+    drift: list[tuple[str, str, int, bytes]],
+    on_top: bool,
+    context: int,
+) -> None:
+    target = edited(base, change)
+    patch_text = cut.tree_diff(files(base), files(target), context=context)
+    try:
+        item = loaded("X", patch_text)
+    except diff.BadPatch:
+        return  # nothing changed, or the change leaves no context
+    tree = edited(target if on_top else base, drift)
+    root = write(tmp_path_factory.mktemp("tree"), tree)
+    verdicts, overlay = judge(engine(root), [item], root)
+    assert verdicts[0].state is oracle(item.patch, tree)
+    if verdicts[0].state is State.APPLIES:
+        for file in item.patch.files:
+            got = overlay.file(file.path)
+            assert got is not None
+            assert [got.content] == by_hand(file, tree[file.path])
+    else:
+        assert overlay.changed == {}, "a patch that does not apply leaves no trace"
+
+
+@settings(max_examples=200, deadline=None)
+@given(base=trees, change=edits, context=st.integers(0, 3))
+def test_what_is_cut_applies_to_what_it_was_cut_from(
+    base: dict[str, bytes], change: list[tuple[str, str, int, bytes]], context: int
+) -> None:
+    target = edited(base, change)
+    try:
+        patch = diff.parse(cut.tree_diff(files(base), files(target), context=context), "x")
+    except diff.BadPatch:
+        return
+    for file in patch.files:
+        assert target[file.path] in by_hand(file, base[file.path])
+
+
+def test_a_failed_patch_leaves_the_overlay_alone(tmp_path: Path) -> None:
+    root = write(tmp_path, {"f.c": text(), "g.c": text()})
+    item = made("T", {"f.c": text(), "g.c": text()}, {"f.c": text(l5=b"x"), "g.c": text(l5=b"x")})
+    (root / "g.c").write_bytes(text(l5=b"other"))
+    overlay = Overlay(root)
+    assert overlay.apply(item.patch)
+    assert overlay.changed == {}
