@@ -63,7 +63,33 @@ def doctor(_: Context, install: bool = False, flavour: str = "", json: bool = Fa
     return 3 if any(f.severity == "error" for f in findings) else 0
 
 
+@job(
+    help={
+        "install": "install what is missing, Docker and the programs that tests run, and start the daemon",
+        "unit": "only tests/unit and the style: seconds, no Docker",
+        "everything": "also what takes an hour each: the marks rocm_build and faults",
+    },
+)
+def run_tests(c: Context, install: bool = False, unit: bool = False, everything: bool = False) -> int:
+    """Run style, types and tests; words after -- go to pytest. What needs a GPU runs where one is."""
+    import shlex
+
+    from compose import doctor as doctors
+    from tests import runner
+
+    if install:
+        runner.install_tools()
+    if not unit:
+        doctors.gate(install_missing=install)
+        runner.require_tools()
+    chosen = runner.Choice(
+        unit=unit, everything=everything, gpu=doctors.gpu_ready(), arguments=shlex.split(c.remainder)
+    )
+    return runner.run(chosen)
+
+
 ns.add_task(doctor)
+ns.add_task(run_tests, name="test")
 
 
 # --- patches ---
@@ -360,7 +386,9 @@ def presets_show(_: Context, preset: str, set: list[str] | None = None, json: bo
     say.document(listing.resolved(chosen)) if json else print(listing.shown(chosen))
 
 
-@job(help={"write": "write the file that the presets name first", "settings": "print a table of all settings"})
+@job(
+    help={"write": "write the file that the presets name first", "settings": "print a table of all settings"}
+)
 def presets_schema(_: Context, write: bool = False, settings: bool = False) -> None:
     """Print the JSON schema of presets, for editors."""
     from paths import replacing
@@ -531,3 +559,59 @@ def smoke(
 
 
 ns.add_task(smoke)
+
+
+# --- bench ---
+BENCH_HELP = {
+    "url": "measure the server that runs at this URL instead of starting one",
+    "key-file": KEY_FILE_HELP,
+    "preset": "preset to start (default demo); with --url: what must be behind it",
+    "gguf": "model file instead of a preset",
+    "draft": "its draft head",
+    "image": "image of ours to run (default: the one deploy would take)",
+    "program": "folder with llama-server of this host, instead of an image",
+    "set": SET_HELP,
+    "quick": "few and short points: minutes instead of hours",
+    "again": "measure points again that are stored already",
+    "json": "print one JSON document",
+}
+
+
+def _bench_choice(given: dict[str, Any]) -> Any:
+    """The bench options that were given, as the room takes them."""
+    from bench.run import Choice
+    from presets.settings import assignments
+
+    names = ("url", "preset", "gguf", "draft", "image", "program")
+    picked = {name: given[name] for name in names}
+    return Choice(key=_key(given["key_file"]), overrides=assignments(given["set"] or []), **picked)
+
+
+def _bench_sweep(name: str, purpose: str) -> Any:
+    """The task of one sweep."""
+
+    def body(
+        _: Context,
+        url: str = "",
+        key_file: str = "",
+        preset: str = "",
+        gguf: str = "",
+        draft: str = "",
+        image: str = "",
+        program: str = "",
+        set: list[str] | None = None,
+        quick: bool = False,
+        again: bool = False,
+        json: bool = False,
+    ) -> int:
+        given = dict(locals())
+        import say
+        from bench import run, show
+
+        points = run.measure(name, run.pick(_bench_choice(given)), quick=quick, again=again)
+        say.document([p.model_dump() for p in points]) if json else print(show.table(name, points))
+        return run.exit_code(points)
+
+    body.__name__ = f"bench_{name}"
+    body.__doc__ = purpose
+    return job(iterable=["set"], help=BENCH_HELP)(body)

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import paths
@@ -52,6 +52,7 @@ def gather(*, quick: bool = False) -> facts.Facts:
         own_limit=facts.OWN_LIMIT.ask(),
         selinux=facts.SELINUX.ask(),
         environment=dict(os.environ),
+        programs=facts.PROGRAMS.ask(),
         disks=disks(measure=not quick),
         firmware=facts.Firmware(release=None, mes=None) if quick else facts.FIRMWARE.ask(),
         processes=() if quick else facts.PROCESSES.ask(),
@@ -129,19 +130,28 @@ def install() -> None:
     Raises:
         HostLacks: packages or the daemon cannot be had; see `doctor_engine`.
     """
-    remote = bool(os.environ.get("DOCKER_HOST"))
-    bad = {f.code for f in examine(quick=True) if f.severity == "error"}
-    if bad & {
-        "docker-missing",
-        "docker-old",
-        "buildx-missing",
-        "buildx-old",
-        "compose-missing",
-        "compose-old",
-    }:
-        engine.install(facts.DISTRIBUTION.ask(), local_daemon=not remote)
-    if not remote and not engine.answers() and "docker-permission" not in bad:
+    codes = {finding.code for finding in examine(quick=True)}
+    needs = needed(codes, remote=bool(os.environ.get("DOCKER_HOST")), daemon=engine.daemon() is not None)
+    if needs:
+        engine.install(facts.DISTRIBUTION.ask(), needs)
+    if not os.environ.get("DOCKER_HOST") and "docker-permission" not in codes:
         engine.start()
+
+
+def needed(codes: Collection[str], *, remote: bool, daemon: bool) -> set[str]:
+    """What to install for findings' codes: engine, client, buildx, compose, git, mmdebstrap.
+
+    Args:
+        remote: DOCKER_HOST names a daemon elsewhere, so a client is enough.
+        daemon: a dockerd is installed here.
+    """
+    needs = {word.rpartition("-")[0] for word in codes if word.endswith(("-missing", "-old"))}
+    needs &= {"buildx", "compose", "git", "mmdebstrap"}
+    if remote and "docker-missing" in codes:
+        needs.add("client")
+    if not remote and ("docker-old" in codes or (not daemon and "docker" not in codes)):
+        needs.add("engine")
+    return needs
 
 
 def gate(flavour: str | None = None, *, install_missing: bool = False) -> list[Finding]:

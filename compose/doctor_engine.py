@@ -12,12 +12,12 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from command import have, run
+from command import CommandFailed, have, run
 from compose.doctor_facts import Distribution
 from errors import HostLacks, NetworkFailed
 from paths import home, replacing
@@ -27,7 +27,30 @@ PID_FILE: Final = Path("/var/run/docker.pid")
 START_S: Final = 60.0
 STOP_S: Final = 60.0
 PLUGINS: Final = ("docker-compose", "docker-buildx")
-TOOLS: Final = ("iptables", "mmdebstrap", "ca-certificates", "git")
+_REST: Final = {"git": "git ca-certificates", "mmdebstrap": "mmdebstrap"}
+PACKAGES: Final[Mapping[str, Mapping[str, str]]] = {
+    "bookworm": {
+        "engine": "docker.io iptables ca-certificates", "client": "docker.io",
+        "compose": "docker-compose", "buildx": "docker-buildx", **_REST,
+    },
+    "debian": {
+        "engine": "docker.io docker-cli iptables ca-certificates", "client": "docker-cli",
+        "compose": "docker-compose", "buildx": "docker-buildx", **_REST,
+    },
+    "ubuntu": {
+        "engine": "docker.io iptables ca-certificates", "client": "docker.io",
+        "compose": "docker-compose-v2", "buildx": "docker-buildx", **_REST,
+    },
+    "docker-ce": {
+        "engine": "docker-ce", "client": "docker-ce-cli",
+        "compose": "docker-compose-plugin", "buildx": "docker-buildx-plugin", **_REST,
+    },
+    "fedora": {
+        "engine": "moby-engine docker-cli iptables-nft ca-certificates", "client": "docker-cli",
+        "compose": "docker-compose", "buildx": "docker-buildx", "git": "git",
+    },
+}  # fmt: skip
+"""Package names by system and need. Debian 12 has no compose v2: it comes from trixie, see below."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,32 +72,20 @@ def parse_sources(out: str) -> tuple[Source, ...]:
     return tuple(found)
 
 
-def packages(distribution: Distribution, *, local_daemon: bool, installed: Sequence[str] = ()) -> list[str]:
-    """The packages that bring engine, plugins and the tools the builds use.
+def family(distribution: Distribution, installed: Collection[str] = ()) -> str:
+    """The row of PACKAGES for a system; Docker's own packages (docker-ce) are not mixed with others."""
+    if "docker-ce" in installed or "docker-ce-cli" in installed:
+        return "docker-ce"
+    kin = (distribution.id, *distribution.like)
+    if distribution.id == "debian" and distribution.codename == "bookworm":
+        return "bookworm"
+    return next((name for name in kin if name in PACKAGES), "debian")
 
-    Args:
-        local_daemon: False where DOCKER_HOST names a daemon elsewhere: then only client and plugins.
-        installed: names already installed; Docker's own packages (docker-ce) are not mixed with Debian's.
-    """
-    if distribution.id == "fedora" or "fedora" in distribution.like:
-        # mmdebstrap makes Debian base images where no registry answers; Fedora's users have one or none.
-        engine = ["moby-engine"] if local_daemon else []
-        return [
-            *engine,
-            "docker-cli",
-            "docker-buildx",
-            "docker-compose",
-            "iptables-nft",
-            "ca-certificates",
-            "git",
-        ]
-    if any(name in installed for name in ("docker-ce", "docker-ce-cli")):
-        return ["docker-buildx-plugin", "docker-compose-plugin", *TOOLS]
-    if distribution.id == "ubuntu":
-        return ["docker.io", "docker-buildx", "docker-compose-v2", *TOOLS]
-    client = [] if distribution.codename == "bookworm" else ["docker-cli"]
-    engine = ["docker.io"] if local_daemon or not client else []
-    return [*engine, *client, *PLUGINS, *TOOLS]
+
+def packages(row: str, needs: Collection[str]) -> list[str]:
+    """The packages of a row of PACKAGES that serve the needs, each once."""
+    words = [word for need, text in PACKAGES[row].items() if need in needs for word in text.split()]
+    return list(dict.fromkeys(words))
 
 
 def trixie_source(sources: Sequence[Source]) -> tuple[str, str]:
@@ -102,25 +113,32 @@ def trixie_source(sources: Sequence[Source]) -> tuple[str, str]:
     return source, pin
 
 
-def install(distribution: Distribution, *, local_daemon: bool = True) -> None:
-    """Install what is missing from the distribution's own packages, and name it.
+def install(distribution: Distribution, needs: Collection[str]) -> None:
+    """Install what serves the needs (keys of PACKAGES's rows) from the distribution, and name it.
 
     Raises:
         HostLacks: an unknown package manager, or it refused.
         NetworkFailed: the package lists could not be fetched.
     """
+    wanted = packages(family(distribution, _installed()), needs)
+    if have("apt-get") and distribution.codename == "bookworm" and set(PLUGINS) & set(wanted):
+        _update()
+        wanted = _plugins_for_bookworm(wanted)
+    install_packages(debian=wanted, fedora=wanted)
+
+
+def install_packages(*, debian: Sequence[str], fedora: Sequence[str]) -> None:
+    """Install further packages by the distribution's manager, under the names they have there."""
     if have("apt-get"):
-        _install_apt(distribution, local_daemon)
+        _update()
+        step("doctor", "installing " + ", ".join(debian))
+        _as_root("apt-get", "install", "-y", "--no-install-recommends", *debian)
+        step("doctor", "installed " + ", ".join(debian))
     elif have("dnf"):
-        wanted = packages(distribution, local_daemon=local_daemon)
-        _as_root("dnf", "install", "-y", *wanted)
-        step("doctor", "installed " + ", ".join(wanted))
+        _as_root("dnf", "install", "-y", *fedora)
+        step("doctor", "installed " + ", ".join(fedora))
     else:
-        raise HostLacks(
-            f"{distribution.name} has neither apt-get nor dnf",
-            why="packages cannot be installed here",
-            hint="install a Docker engine with the buildx and compose plugins by its own package manager",
-        )
+        raise HostLacks("neither apt-get nor dnf is here", hint="install " + ", ".join(debian))
 
 
 def _as_root(*words: str, hint: str = "") -> str:
@@ -128,46 +146,33 @@ def _as_root(*words: str, hint: str = "") -> str:
     prefix = [] if os.geteuid() == 0 else ["sudo"]
     log = home() / "logs" / "doctor.log"
     env = {"DEBIAN_FRONTEND": "noninteractive"}
-    return run([*prefix, *words], env=env, log=log, hint=hint or f"see {log}").out
+    try:
+        return run([*prefix, *words], env=env, log=log).out
+    except CommandFailed as error:
+        raise HostLacks(error.what, why=error.why, hint=hint or f"see {log}") from error
 
 
-def _install_apt(distribution: Distribution, local_daemon: bool) -> None:
-    before = _installed()
-    wanted = [
-        p for p in packages(distribution, local_daemon=local_daemon, installed=before) if p not in before
-    ]
-    if not wanted:
-        return
-    _update()
-    targets = run(
-        [
-            "apt-get",
-            "indextargets",
-            "--format",
-            "$(REPO_URI)|$(ORIGIN)|$(CODENAME)|$(COMPONENT)|$(SIGNED_BY)",
-            "Created-By: Packages",
-        ]
-    )
+def _plugins_for_bookworm(wanted: Sequence[str]) -> list[str]:
+    """Make trixie's plugins available; a trixie source that the user has is left as it is, only asked."""
+    form = "$(REPO_URI)|$(ORIGIN)|$(CODENAME)|$(COMPONENT)|$(SIGNED_BY)"
+    targets = run(["apt-get", "indextargets", "--format", form, "Created-By: Packages"])
     sources = parse_sources(targets.out)
-    if distribution.codename == "bookworm" and distribution.id == "debian" and set(PLUGINS) & set(wanted):
-        if any(source.codename == "trixie" for source in sources):
-            wanted = [f"{package}/trixie" if package in PLUGINS else package for package in wanted]
-        else:
-            _add_trixie(sources)
-    step("doctor", "installing " + ", ".join(wanted))
-    # An init script may try to start the daemon here; whether it runs is looked at afterwards.
-    _as_root("apt-get", "install", "-y", "--no-install-recommends", *wanted)
-    step("doctor", "installed " + ", ".join(wanted))
+    if any(source.codename == "trixie" for source in sources):
+        return [f"{package}/trixie" if package in PLUGINS else package for package in wanted]
+    _add_trixie(sources)
+    return list(wanted)
 
 
 def _update() -> None:
     try:
         _as_root("apt-get", "update", "-q")
-    except Exception as error:
-        raise NetworkFailed("apt-get update failed", why=str(error), hint="apt-get update") from error
+    except HostLacks as error:
+        raise NetworkFailed("apt-get update failed", why=error.why, hint="apt-get update") from error
 
 
 def _installed() -> list[str]:
+    if not have("dpkg-query"):
+        return []
     done = run(["dpkg-query", "-W", "-f", "${db:Status-Abbrev}${Package}\n"], check=False)
     return [line[3:].strip() for line in done.out.splitlines() if line.startswith("ii")]
 
@@ -180,7 +185,6 @@ def _add_trixie(sources: Sequence[Source]) -> None:
         "doctor",
         "added a source of Debian trixie, pinned so that only docker-compose and docker-buildx come from it",
     )
-    _update()
 
 
 def _write_as_root(path: Path, text: str) -> None:
@@ -189,6 +193,15 @@ def _write_as_root(path: Path, text: str) -> None:
             temporary.write_text(text)
         return
     run(["sudo", "tee", path], stdin=text)
+
+
+def _path() -> str:
+    return os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+
+
+def daemon() -> str | None:
+    """The path of dockerd, also where a plain user's PATH has no sbin."""
+    return shutil.which("dockerd", path=_path())
 
 
 def answers() -> bool:
@@ -218,22 +231,21 @@ def start() -> None:
 
 
 def _start_by_hand() -> None:
-    daemon = shutil.which("dockerd", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
-    if daemon is None:
+    program = daemon()
+    if program is None:
         raise HostLacks("dockerd is not installed", hint="./inv doctor --install")
     _remove_stale_pid_file()
     log = home() / "logs" / "dockerd.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
     with log.open("ab") as output:
         start_of_log = output.tell()
         process = subprocess.Popen(
-            [daemon],
+            [program],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             start_new_session=True,
-            env={**os.environ, "PATH": path},
+            env={**os.environ, "PATH": _path()},
             cwd="/",
         )
     _record(process.pid)

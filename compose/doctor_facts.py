@@ -315,6 +315,11 @@ def parse_own_limit(out: str) -> int | None:
     return min((n for n in numbers if n < 1 << 60), default=None)
 
 
+def parse_programs(out: str) -> frozenset[str]:
+    """Paths of programs, one a line: their names."""
+    return frozenset(line.rpartition("/")[2] for line in out.split())
+
+
 def parse_environment(out: str) -> dict[str, str]:
     """`env`: names and values."""
     return dict(re.findall(r"^([A-Za-z_]\w*)=(.*)$", out, re.M))
@@ -368,6 +373,7 @@ OWN_LIMIT = Fact(
     "cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null", parse_own_limit
 )
 ENVIRONMENT = Fact("env", parse_environment)
+PROGRAMS = Fact("for p in git mmdebstrap; do command -v $p; done", parse_programs)
 OWN_PIDS = Fact(
     "docker ps -q --filter label=io.haloforge.preset 2>/dev/null | xargs -r -n 1 docker top", parse_tops
 )
@@ -396,6 +402,7 @@ class Facts:
     limits: tuple[Limit, ...] = ()
     own_limit: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    programs: frozenset[str] = frozenset()
     disks: tuple[Disk, ...] = ()
 
 

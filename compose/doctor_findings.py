@@ -123,6 +123,26 @@ def check_plugins(facts: Facts, wish: Wish) -> Iterator[Finding]:
             yield Finding(code=name, severity="good", what=f"docker {name} {found}")
 
 
+def check_programs(facts: Facts, wish: Wish) -> Iterator[Finding]:
+    """git applies the patch series; mmdebstrap makes base images where no registry answers."""
+    if "git" not in facts.programs:
+        yield Finding(
+            code="git-missing",
+            severity="error",
+            what="git is not installed",
+            why="the patch series is applied and proven with it",
+            fix="./inv doctor --install",
+        )
+    if "mmdebstrap" not in facts.programs:
+        yield Finding(
+            code="mmdebstrap-missing",
+            severity="note",
+            what="mmdebstrap is not installed",
+            why="it makes the base image where no registry can be reached",
+            fix="./inv doctor --install   (Debian and its kin)",
+        )
+
+
 def check_rootless(facts: Facts, wish: Wish) -> Iterator[Finding]:
     """A rootless daemon maps groups to other numbers, so the device nodes' groups do not reach the server."""
     if facts.engine.rootless:
@@ -563,6 +583,7 @@ def check_selinux(facts: Facts, wish: Wish) -> Iterator[Finding]:
 CHECKS: tuple[Callable[[Facts, Wish], Iterator[Finding]], ...] = (
     check_docker,
     check_plugins,
+    check_programs,
     check_rootless,
     check_nodes,
     check_target,
