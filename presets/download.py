@@ -27,7 +27,6 @@ from presets.download_part import Part
 from presets.download_progress import Progress, Sight, progress
 
 _Result = TypeVar("_Result")
-BUFFER_BYTES: Final = 4 << 20
 BUFFER_S: Final = 0.5
 """A buffer is written and counted when it is full or this old."""
 SLOWEST: Final = 1024
@@ -71,6 +70,7 @@ class Options:
         files: files at once.
         ranges: connections per file.
         rate: cap in bytes per second over all connections, or None.
+        buffer: bytes per connection that a kill may cost.
         tries: faults in a row without a new byte before it gives up.
         backoff_s: first wait after a fault; doubles up to `longest_wait_s`, with jitter.
         patience_s: the longest Retry-After that is waited for.
@@ -79,6 +79,7 @@ class Options:
     files: int = 4
     ranges: int = 1
     rate: int | None = None
+    buffer: int = 4 << 20
     tries: int = 8
     backoff_s: float = 1.0
     longest_wait_s: float = 60.0
@@ -237,7 +238,8 @@ class _Transfer:
         wanted = (span.position, None if whole else span.end)
         with door_of.opened(self.remote.door, session, self.remote.url, wanted) as answer:
             self._compare(answer)
-            first = door_of.read_some(answer, self.shared.pace.piece)
+            most = min(self.shared.pace.piece, self.shared.options.buffer, span.left)
+            first = door_of.read_some(answer, most)
             self._accept(answer, number, first)
             self._take(answer, number, first)
 
@@ -276,17 +278,16 @@ class _Transfer:
             raise Passing(
                 "the server refuses the range (416)", why=f"it says the file has {answer.total} bytes"
             )
-        if answer.total not in (None, part.total):
+        magic = self.remote.magic
+        at_start = answer.status == 200 or span.position == 0
+        alien = at_start and not first.startswith(magic[: len(first)] or magic)
+        if alien or answer.total not in (None, part.total):
+            kind = answer.response.headers.get("Content-Type", "of no type")
             raise Passing(
                 "the answer is not the file",
-                why=f"{answer.total} bytes instead of {part.total}: {first[:60]!r}",
+                why=f"{answer.total} bytes {kind} that begin with {first[:60]!r}; wanted: {part.total} bytes "
+                "(a proxy or a login page may answer in place of the server)",
             )
-        magic = self.remote.magic
-        if (answer.status == 200 or span.position == 0) and not first.startswith(
-            magic[: len(first)] or magic
-        ):
-            kind = answer.response.headers.get("Content-Type", "no type")
-            raise Passing("the answer is not the file", why=f"it is {kind} and begins with {first[:60]!r}")
         if answer.status == 200 and (span.position or span.end != part.total):
             raise _Restart("the server ignores ranges")
         if part.done and part.etag and answer.etag not in ("", part.etag):
@@ -294,33 +295,60 @@ class _Transfer:
         part.etag = answer.etag or part.etag
 
     def _take(self, answer: Answer, number: int, first: bytes) -> None:
-        """Read the body into the part, buffer by buffer."""
-        left = self.part.spans[number].left
-        window, window_bytes = time.monotonic(), 0
-        chunks, size, since = [first], len(first), time.monotonic()
+        """Read the body into the part, buffer by buffer; what came before a fault is kept."""
+        buffer = _Buffer(self.part, number, self.shared.options.buffer)
+        pulse = _Pulse(self.remote.door.stall_s)
+        pace, stop = self.shared.pace, self.shared.stop
         try:
-            while size < left and not self.shared.stop.is_set():
-                chunk = door_of.read_some(answer, min(self.shared.pace.piece, left - size))
+            buffer.add(first)
+            while buffer.missing and not stop.is_set():
+                chunk = door_of.read_some(answer, min(pace.piece, buffer.room, buffer.missing))
                 if not chunk:
-                    raise Passing("the line was cut", why=f"{left - size} bytes are missing")
-                chunks.append(chunk)
-                size += len(chunk)
-                window_bytes += len(chunk)
-                now = time.monotonic()
-                if size >= BUFFER_BYTES or now - since > BUFFER_S or len(chunks) > 1000:
-                    self.part.write(number, chunks)
-                    left, chunks, size, since = left - size, [], 0, now
-                if (wait := self.shared.pace.spend(len(chunk))) > 0:
-                    self.shared.stop.wait(wait)
-                if now - window > self.remote.door.stall_s:
-                    if window_bytes < SLOWEST * (now - window):
-                        raise Passing(
-                            "the transfer stalled", why=f"{window_bytes} bytes in {now - window:.0f} s"
-                        )
-                    window, window_bytes = now, 0
+                    raise Passing("the line was cut", why=f"{buffer.missing} bytes are missing")
+                buffer.add(chunk)
+                pulse.beat(len(chunk))
+                if (wait := pace.spend(len(chunk))) > 0:
+                    stop.wait(wait)
         finally:
-            if chunks and size:
-                self.part.write(number, chunks)
+            buffer.flush()
+
+
+class _Buffer:
+    """Collects what comes for a span; writes and counts it when it is full or `BUFFER_S` old."""
+
+    def __init__(self, part: Part, number: int, most: int) -> None:
+        self.part, self.number, self.most = part, number, most
+        self.missing = part.spans[number].left
+        self.chunks: list[bytes] = []
+        self.room, self.since = most, time.monotonic()
+
+    def add(self, chunk: bytes) -> None:
+        self.chunks.append(chunk)
+        self.missing -= len(chunk)
+        self.room -= len(chunk)
+        if self.room <= 0 or len(self.chunks) > 1000 or time.monotonic() - self.since > BUFFER_S:
+            self.flush()
+
+    def flush(self) -> None:
+        if self.room < self.most:
+            self.part.write(self.number, self.chunks)
+        self.chunks, self.room, self.since = [], self.most, time.monotonic()
+
+
+class _Pulse:
+    """Notices a connection that lives but hardly brings anything."""
+
+    def __init__(self, stall_s: float) -> None:
+        self.stall_s, self.since, self.size = stall_s, time.monotonic(), 0
+
+    def beat(self, size: int) -> None:
+        """Raises Passing when the last `stall_s` seconds brought less than `SLOWEST` bytes a second."""
+        self.size += size
+        passed = time.monotonic() - self.since
+        if passed > self.stall_s:
+            if self.size < SLOWEST * passed:
+                raise Passing("the transfer stalled", why=f"{self.size} bytes in {passed:.0f} s")
+            self.since, self.size = time.monotonic(), 0
 
 
 def fetch_all(
