@@ -231,8 +231,8 @@ def parse_container(out: str) -> str:
 
 
 def parse_engine(out: str) -> Engine:
-    """Lines KEY=VALUE: info is a JSON document, buildx and compose are version texts."""
-    values = dict(re.findall(r"^(info|buildx|compose)=(.*)$", out, re.M))
+    """Lines KEY=VALUE: info is a JSON document, error the client's words, the others are version texts."""
+    values = dict(re.findall(r"^(info|error|buildx|compose)=(.*)$", out, re.M))
     try:
         info: dict[str, Any] = json.loads(values.get("info") or "{}")
     except json.JSONDecodeError:
@@ -245,7 +245,7 @@ def parse_engine(out: str) -> Engine:
         cgroup=info.get("CgroupVersion") or "",
         root=info.get("DockerRootDir") or "",
         client=bool(info),
-        error="; ".join(info.get("ServerErrors") or ()),
+        error="; ".join(info.get("ServerErrors") or ()) or values.get("error", ""),
     )
 
 
@@ -353,7 +353,8 @@ CONTAINER = Fact(
     parse_container,
 )
 ENGINE = Fact(
-    "echo \"info=$(docker info --format '{{json .}}' 2>/dev/null)\"; "
+    "i=$(docker info --format '{{json .}}' 2>/dev/null) || e=$(docker info 2>&1 >/dev/null | tail -n 1); "
+    'echo "info=$i"; echo "error=$e"; '
     'echo "buildx=$(docker buildx version 2>/dev/null)"; '
     'echo "compose=$(docker compose version --short 2>/dev/null)"',
     parse_engine,
