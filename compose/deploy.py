@@ -80,13 +80,15 @@ def prepare(preset: Preset, *, jobs: int | None = None) -> tuple[Rendered, Deplo
     files = planning.model_files(preset)
     plan = planning.gate(preset, engine, files, freed=planning.freed_by_stopping(record.journal().current))
     rendered = render.render(
-        preset,
-        image,
-        planning.weights(files),
-        plan.to_json(),
-        host.facts(),
-        build=planning.option_build(engine),
-        server=entry_point(image),
+        render.Inputs(
+            preset=preset,
+            image=image,
+            weights=planning.weights(files),
+            plan=plan.to_json(),
+            host=host.facts(),
+            build=planning.option_build(engine),
+            server=entry_point(image),
+        )
     )
     say.step("render", f"{rendered.name} for {rendered.url}")
     for warning in rendered.warnings:

@@ -6,6 +6,7 @@ as a double-quoted YAML string, so that no YAML version reads a word as somethin
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
@@ -80,46 +81,62 @@ class Rendered:
     warnings: tuple[str, ...]
 
 
-def render(
-    preset: Preset,
-    image: Image,
-    weights: Weights,
-    plan: Mapping[str, Any],
-    host: Host,
-    *,
-    build: int,
-    server: Sequence[str],
-) -> Rendered:
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """Everything a rendered file follows from.
+
+    `plan` is the planner's JSON document (`total_bytes` and `per_slot_context` are read), `build` the
+    upstream build whose options the engine takes, `server` the image's own entry point, which the memory
+    guard starts.
+    """
+
+    preset: Preset
+    image: Image
+    weights: Weights
+    plan: Mapping[str, Any]
+    host: Host
+    build: int
+    server: Sequence[str]
+
+    @property
+    def planned(self) -> int:
+        """Bytes that the plan promises."""
+        return int(self.plan["total_bytes"])
+
+
+def render(inputs: Inputs) -> Rendered:
     """Render the compose file of a deployment.
 
-    Args:
-        plan: the planner's JSON document; `total_bytes` and `per_slot_context` go into labels.
-        build: the upstream build whose options the engine takes.
-        server: the image's own entry point, which the memory guard starts.
-
     Raises:
-        BadInput: the engine of this image would refuse the command, or a path cannot be mounted.
+        BadInput: the engine of this image would refuse the command, or a key file cannot be used.
     """
+    values = settle(inputs)
+    return _named(values, inputs)
+
+
+def settle(inputs: Inputs) -> dict[str, Any]:
+    """The values that every target's template is filled with."""
+    preset, image, host, weights = inputs.preset, inputs.image, inputs.host, inputs.weights
     argv = preset.arguments(
-        build,
+        inputs.build,
         model=inside(weights.model),
         draft=inside(weights.draft) if weights.draft else None,
         api_key_file=KEY_MOUNT if preset.api_key_file else None,
     )
     flags.require(argv, flags.parse_help(image.help_text), image=image.ref, preset=preset.name)
-    memlock, warnings = _memlock(preset, host)
     nodes = devices_for(preset.flavour, host)
-    values: dict[str, Any] = {
-        "preset_slug": _slug(preset.name),
+    return {
+        "preset_slug": slug(preset.name),
         "image": image.ref if "@sha256:" in image.ref else image.id,
-        "entrypoint": _guarded(preset, int(plan["total_bytes"]), server),
+        "entrypoint": _guarded(preset, inputs.planned, inputs.server),
         "command": argv,
         "environment": preset.variables(),
-        "user": f"{host.uid}:{host.gid}",
+        "uid": host.uid,
+        "gid": host.gid,
         "devices": [device.path for device in nodes],
         "groups": sorted({device.gid for device in nodes}),
         "seccomp": preset.seccomp,
-        "memlock": memlock,
+        "memlock": -1 if host.memlock is None else host.memlock,
         "shm_size": "1g" if preset.flavour != "cpu" else "",
         "memory_limit": preset.memory_limit,
         "bind": preset.bind,
@@ -127,9 +144,8 @@ def render(
         "mounts": [(str(source), inside(name)) for source, name in weights.mounts],
         "start_seconds": start_seconds(preset, weights.bytes),
         "restart": preset.restart,
-        "labels": _labels(preset, image, plan),
+        "labels": _labels(inputs),
     }
-    return _named(values, preset, host, tuple(argv), int(plan["total_bytes"]), warnings)
 
 
 def inside(name: str) -> str:
@@ -163,42 +179,40 @@ def yaml_text(value: Any, *, escape_dollar: bool = True) -> str:
     )
 
 
-def _named(
-    values: dict[str, Any],
-    preset: Preset,
-    host: Host,
-    argv: tuple[str, ...],
-    planned: int,
-    warnings: list[str],
-) -> Rendered:
+def systemd_text(value: Any) -> str:
+    """One word of a systemd unit: quoted, with `%` and `$` doubled, as systemd and podman read it."""
+    quoted = str(value).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{quoted}"'
+
+
+def _named(values: dict[str, Any], inputs: Inputs) -> Rendered:
     """Give the deployment a name that follows from its content, and write the file with it."""
-    key = _key_digest(preset)
-    digest = hashlib.sha256(compact([values, key]).encode()).hexdigest()[:10]
-    name = f"{_slug(preset.name)}-{digest}"
+    preset, host = inputs.preset, inputs.host
+    template = (TEMPLATES / "compose.yaml.j2").read_text(encoding="utf-8")
+    content = compact([values, _key_digest(preset), template])
+    name = f"{slug(preset.name)}-{hashlib.sha256(content.encode()).hexdigest()[:10]}"
     project = f"haloforge-{home_id(host.home)}-{name}"
     folder = host.home / "deployments" / name
-    labels = {**values["labels"], f"{LABEL}home": str(host.home), f"{LABEL}deployment": name}
     final = {
         **values,
         "project": project,
         "container": project,
-        "labels": labels,
+        "labels": {**values["labels"], f"{LABEL}home": str(host.home), f"{LABEL}deployment": name},
         "api_key_file": str(folder / "api_key") if preset.api_key_file else None,
     }
-    text = _environment().get_template("compose.yaml.j2").render(final)
     return Rendered(
         name=name,
         preset=preset.name,
         project=project,
         container=project,
         folder=folder,
-        files={"compose.yaml": text},
-        argv=argv,
+        files={"compose.yaml": fill("compose.yaml.j2", final)},
+        argv=tuple(values["command"]),
         url=url_of(preset),
         image=values["image"],
         start_seconds=values["start_seconds"],
-        planned_bytes=planned,
-        warnings=(*preset.warnings(), *warnings),
+        planned_bytes=inputs.planned,
+        warnings=(*preset.warnings(), *_memlock_warnings(preset, host)),
     )
 
 
@@ -215,7 +229,7 @@ def home_id(home: Path) -> str:
     return hashlib.sha256(str(home).encode()).hexdigest()[:6]
 
 
-def _slug(name: str) -> str:
+def slug(name: str) -> str:
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40]
     if not slug:
         raise BadInput(f"preset {name!r} has no letter or digit in its name", hint="rename its file")
@@ -249,13 +263,11 @@ def read_keys(preset: Preset) -> str:
     return content
 
 
-def _memlock(preset: Preset, host: Host) -> tuple[int, list[str]]:
-    """The memlock limit to ask for (bytes, -1 none) and what to say about it."""
-    if host.memlock is None:
-        return -1, []
-    if preset.flavour == "cpu" and "mlock" not in preset.load_mode:
-        return host.memlock, []
-    return host.memlock, [
+def _memlock_warnings(preset: Preset, host: Host) -> list[str]:
+    """What to say where the daemon may not lift the limit of memory that may be locked."""
+    if host.memlock is None or (preset.flavour == "cpu" and "mlock" not in preset.load_mode):
+        return []
+    return [
         f"memory that may be locked is limited to {host.memlock} bytes: the Docker daemon may not raise it; "
         "pinned GPU memory can fail (systemctl edit docker: LimitMEMLOCK=infinity)"
     ]
@@ -270,17 +282,23 @@ def _guarded(preset: Preset, planned: int, server: Sequence[str]) -> list[str]:
     return [GUARD, "--stop-below-mib", str(below), "--start-above-mib", str(above), "--", *server]
 
 
-def _labels(preset: Preset, image: Image, plan: Mapping[str, Any]) -> dict[str, str]:
+def _labels(inputs: Inputs) -> dict[str, str]:
+    preset, image = inputs.preset, inputs.image
     return {
         f"{LABEL}preset": preset.name,
         f"{LABEL}engine": preset.engine,
         f"{LABEL}flavour": preset.flavour,
         f"{LABEL}image": image.ref,
         f"{LABEL}image.digest": image.digest,
-        f"{LABEL}plan.bytes": str(plan["total_bytes"]),
-        f"{LABEL}plan.slot-context": str(plan["per_slot_context"]),
+        f"{LABEL}plan.bytes": str(inputs.planned),
+        f"{LABEL}plan.slot-context": str(inputs.plan["per_slot_context"]),
         f"{LABEL}guard.gib": f"{preset.guard_gib:g}",
     }
+
+
+def fill(template: str, values: Mapping[str, Any]) -> str:
+    """Fill a template; a value that it names and that is missing is an error."""
+    return _environment().get_template(template).render(values)
 
 
 @cache
@@ -291,5 +309,7 @@ def _environment() -> Environment:
         autoescape=False,  # noqa: S701 - YAML, and every value goes through `yaml`
         keep_trailing_newline=True,
     )
-    made.filters["yaml"] = yaml_text
+    made.filters["compose"] = yaml_text
+    made.filters["yaml"] = functools.partial(yaml_text, escape_dollar=False)
+    made.filters["systemd"] = systemd_text
     return made

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from compose.host import Device, Host
-from compose.render import Rendered, Weights, render
+from compose.render import Inputs, Rendered, Weights, render
 from presets.schema import Preset
 
 HELP = (Path(__file__).parents[1] / "data" / "llama-server-b11434.help").read_text(encoding="utf-8")
@@ -39,14 +39,24 @@ def weights(*, head: bool = False, size: int = 98_362_432) -> Weights:
     return Weights(model="model.gguf", draft="head.gguf" if head else None, mounts=mounts, bytes=size)
 
 
+def inputs(preset: Preset, *, host: Host = BOX, image: Image | None = None, size: int = 98_362_432) -> Inputs:
+    """What rendering needs, from these stand-ins."""
+    server = ["/app/llama-server"]
+    if preset.flavour != "cpu":
+        server = ["/app/require-device", "ROCm", *server]
+    return Inputs(
+        preset=preset,
+        image=image or Image(),
+        weights=weights(head=preset.head is not None, size=size),
+        plan=PLAN,
+        host=host,
+        build=11434,
+        server=server,
+    )
+
+
 def rendered(
     preset: Preset, *, host: Host = BOX, image: Image | None = None, size: int = 98_362_432
 ) -> Rendered:
     """A preset rendered with these stand-ins."""
-    server = ["/app/llama-server"]
-    if preset.flavour != "cpu":
-        server = ["/app/require-device", "ROCm", *server]
-    return render(
-        preset, image or Image(), weights(head=preset.head is not None, size=size), PLAN, host,
-        build=11434, server=server,
-    )  # fmt: skip
+    return render(inputs(preset, host=host, image=image, size=size))
