@@ -23,7 +23,7 @@ import say
 from errors import CheckFailed, HostLacks, NetworkFailed
 from presets import download_door as door_of
 from presets.download_door import Answer, Door, Passing
-from presets.download_part import Part
+from presets.download_part import Part, verified
 from presets.download_progress import Progress, Sight, progress
 
 _Result = TypeVar("_Result")
@@ -143,6 +143,10 @@ class _Transfer:
 
     def run(self) -> None:
         """Fetch, verify, name. Raises what `fetch_all` raises."""
+        if verified(self.remote.target) == self.remote.sha256:
+            self.part.drop()
+            self.finished = True
+            return
         with self.part as part:
             if not part.done and self.shared.options.ranges > 1 and part.total >= 2 * SMALLEST_SPAN:
                 part.split(min(self.shared.options.ranges, part.total // SMALLEST_SPAN))

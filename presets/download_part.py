@@ -178,7 +178,7 @@ class Part:
             self.state.unlink(missing_ok=True)
 
     def drop(self) -> None:
-        """Remove both files."""
+        """Remove both files (of a finished one, what a kill between its last two steps left)."""
         self.path.unlink(missing_ok=True)
         self.state.unlink(missing_ok=True)
 

@@ -105,6 +105,7 @@ class HubServer:
         self.log: list[Request] = []
         self.rate = rate
         self.sent = 0
+        self.era = 0
         self.on_sent: Callable[[int], None] = lambda _: None
         self.etag_suffix = ""
         self.linked = True
@@ -153,12 +154,12 @@ class HubServer:
     def requests(self, port: str) -> list[Request]:
         """What was asked of one port so far."""
         with self.lock:
-            return [request for request in self.log if request.port == port]
+            return [r for r in self.log if r.port == port and (port == "hub" or self.current(r.query))]
 
     def forget(self) -> None:
-        """Empty the log."""
+        """Empty the log; what clients of before still read is no longer counted."""
         with self.lock:
-            self.log, self.sent = [], 0
+            self.log, self.sent, self.era = [], 0, self.era + 1
 
     def take(self, kinds: set[str], ranged: bool) -> Fault | None:
         """The next queued fault of these kinds, counted down."""
@@ -169,12 +170,16 @@ class HubServer:
                     return fault
         return None
 
-    def count(self, size: int) -> None:
+    def count(self, size: int, query: str) -> None:
         """Note bytes of bodies that went out."""
         with self.lock:
-            self.sent += size
+            self.sent += size if self.current(query) else 0
             total = self.sent
         self.on_sent(total)
+
+    def current(self, query: str) -> bool:
+        """Whether a request to the byte host comes from a redirect given since `forget`."""
+        return f"era={self.era}&" in query
 
 
 class _Server(ThreadingHTTPServer):
@@ -281,7 +286,7 @@ class _HubHandler(_Handler):
         if content is None:
             return self.refuse(Fault(kind="refuse", value="404"))
         headers = {
-            "Location": f"{self.hub.bytes_url}/blob/{content.sha256}?Signature=very-secret&Expires=1",
+            "Location": f"{self.hub.bytes_url}/blob/{content.sha256}?era={self.hub.era}&Sig=very-secret",
             "X-Repo-Commit": revision,
             "Accept-Ranges": "bytes",
         }
@@ -374,7 +379,7 @@ class _BytesHandler(_Handler):
             if kind == "flip" and position == start:
                 piece = piece[:-1] + bytes([piece[-1] ^ 1])
             self.wfile.write(piece)
-            self.hub.count(len(piece))
+            self.hub.count(len(piece), urlsplit(self.path).query)
             position += size
             if self.hub.rate:
                 time.sleep(size / self.hub.rate)
