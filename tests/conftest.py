@@ -1,9 +1,10 @@
-"""Fixtures for all tests: golden files, and a home of their own."""
+"""For all tests: golden files; and a skip counts as a failure, unless the test is marked as needing the GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,3 +29,27 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text(encoding="utf-8"), f"differs from {path}"
 
     return compare
+
+
+def _count_as_failure(report: Any) -> None:
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+    report.outcome = "failed"
+    report.longrepr = f"skipped, which counts as a failure here: {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that skips itself proves nothing; only `gpu` tests may, where there is no such GPU."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and item.get_closest_marker("gpu") is None:
+        _count_as_failure(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a whole module that skips itself, as `importorskip` does."""
+    report = yield
+    if report.outcome == "skipped":
+        _count_as_failure(report)
+    return report
