@@ -1,4 +1,4 @@
-"""For all tests: golden files; and a skip counts as a failure, unless the test is marked as needing the GPU."""
+"""For all tests: golden files, and a skip counts as a failure unless the test needs the GPU."""
 
 from __future__ import annotations
 
