@@ -19,9 +19,6 @@ mkdir -p /out/app /out/usr/share/licenses/llama.cpp
 cp /src/LICENSE /out/usr/share/licenses/llama.cpp/
 cp -a /build/bin/*.so* /out/app/
 for target in $TARGETS; do cp "/build/bin/$target" /out/app/; done
-for program in health require-device; do
-    cc -O2 -Wall -Wextra -Werror -o "/out/app/$program" "/programs/$program.c"
-done
 find /out/app -type f -exec strip --strip-unneeded {} +
 [ -z "$DEVICE_TARGET" ] || /programs/code-objects.sh "$DEVICE_TARGET" /out/app/libggml-hip.so
 /out/app/llama-server --help >/out/app/llama-server.help

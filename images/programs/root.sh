@@ -22,7 +22,9 @@ haloforge:x:10001:' >$root/etc/group
 ldconfig -r $root
 rm -rf $root/var/cache
 
-[ -z "$(find $root -perm /6000)" ] || { echo 'haloforge: a file is setuid or setgid'; find $root -perm /6000; exit 1; }
+find $root -type d -perm /6000 -exec chmod a-s {} +
+find $root -perm /6000 >/tmp/setuid
+[ ! -s /tmp/setuid ] || { echo 'haloforge: a file is setuid or setgid'; cat /tmp/setuid; exit 1; }
 find $root/app -type f -perm /111 | sed "s|^$root||" | while read -r program; do
     chroot $root /lib64/ld-linux-x86-64.so.2 --list "$program" || echo "$program not found"
 done >/tmp/needed
