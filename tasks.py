@@ -423,7 +423,7 @@ def render(
     """Render the files that run a preset, without starting anything."""
     from compose import targets
 
-    targets.render(_chosen_preset(preset, set), target=target, out=out)
+    targets.write(_chosen_preset(preset, set), target=target, out=out)
 
 
 @job(
@@ -579,12 +579,11 @@ BENCH_HELP = {
 
 def _bench_choice(given: dict[str, Any]) -> Any:
     """The bench options that were given, as the room takes them."""
-    from bench.run import Choice
-    from presets.settings import assignments
+    from bench.run import Choice, overrides
 
     names = ("url", "preset", "gguf", "draft", "image", "program")
-    picked = {name: given[name] for name in names}
-    return Choice(key=_key(given["key_file"]), overrides=assignments(given["set"] or []), **picked)
+    picked = {name: given.get(name, "") for name in names}
+    return Choice(key=_key(given.get("key_file", "")), overrides=overrides(given["set"] or []), **picked)
 
 
 def _bench_sweep(name: str, purpose: str) -> Any:
@@ -615,3 +614,158 @@ def _bench_sweep(name: str, purpose: str) -> Any:
     body.__name__ = f"bench_{name}"
     body.__doc__ = purpose
     return job(iterable=["set"], help=BENCH_HELP)(body)
+
+
+@job(
+    iterable=["set", "head"],
+    help={
+        **{name: BENCH_HELP[name] for name in BENCH_HELP if name not in ("url", "key-file")},
+        "head": "another head to measure at depth, NAME=FILE; may be given several times",
+        "synthetic": "accept drafts by dice with this chance (0 to 1), for models without a trained head",
+    },
+)
+def bench_mtp(
+    _: Context,
+    preset: str = "",
+    gguf: str = "",
+    draft: str = "",
+    image: str = "",
+    program: str = "",
+    set: list[str] | None = None,
+    head: list[str] | None = None,
+    synthetic: float = -1.0,
+    quick: bool = False,
+    again: bool = False,
+    json: bool = False,
+) -> int:
+    """Measure what drafting gains by draft length, threshold and kind of text, and propose a setting."""
+    given = dict(locals())
+    import say
+    from bench import mtp, run, show
+
+    subject = run.pick(_bench_choice(given))
+    options = {"heads": run.heads(head or []), "synthetic": synthetic if synthetic >= 0 else None}
+    points = run.measure("mtp", subject, quick=quick, again=again, **options)
+    proposal = mtp.propose(points)
+    if json:
+        say.document({"points": [p.model_dump() for p in points], "proposal": str(proposal)})
+    else:
+        print(show.table("mtp", points), f"best: {proposal}", sep="\n")
+    return run.exit_code(points)
+
+
+@job(
+    iterable=["set"],
+    help={
+        "a": "the known side: a preset, image:REF, program:DIR or a URL",
+        "b": "the side in question, in the same form",
+        "rounds": "pairs that count (default 7)",
+        **{name: BENCH_HELP[name] for name in ("preset", "gguf", "draft", "set", "quick", "json")},
+    },
+)
+def bench_compare(
+    _: Context,
+    a: str,
+    b: str,
+    preset: str = "",
+    gguf: str = "",
+    draft: str = "",
+    set: list[str] | None = None,
+    rounds: int = 7,
+    quick: bool = False,
+    json: bool = False,
+) -> int:
+    """Measure two images, presets or servers in turn, A B A B; ends with 1 when B is 3 % slower or more."""
+    given = dict(locals())
+    import say
+    from bench import compare, run
+
+    base = _bench_choice(given)
+    first, second = run.compared(run.side(a, base), run.side(b, base))
+    found = compare.compare(first, second, rounds=rounds, quick=quick)
+    say.document(found.to_json()) if json else print("\n".join(found.lines()))
+    return 1 if found.regressions else 0
+
+
+@job(help={"out": "folder to write to (default: beside the results)", "json": "print one JSON document"})
+def bench_report(_: Context, out: str = "", json: bool = False) -> None:
+    """Write one HTML page, its plots as files, and the data, from stored results and published figures."""
+    from pathlib import Path
+
+    import say
+    from bench import report
+
+    written = report.write(Path(out) if out else None)
+    say.document(written.to_json()) if json else print(written.page)
+
+
+@job(help={"json": "print one JSON document"})
+def bench_ceiling(_: Context, json: bool = False) -> int:
+    """Show how many streamed tokens a second the load generator can take on one core."""
+    import say
+    from bench import ceiling
+
+    found = ceiling.measure()
+    if json:
+        say.document([one.to_json() for one in found])
+    else:
+        for one in found:
+            print(f"{one.streams:>3} streams: {one.tokens_per_core_second:.0f} tokens/s per core")
+    return 0 if min(one.tokens_per_core_second for one in found) >= ceiling.GOAL_TPS else 1
+
+
+@job(
+    iterable=["set"],
+    help={
+        "pair": "trunk of a model with a recurrent state, for what the preset cannot show",
+        "pair-head": "the pair's draft head",
+        **{name: BENCH_HELP[name] for name in BENCH_HELP if name not in ("url", "key-file")},
+    },
+)
+def bench_all(
+    _: Context,
+    preset: str = "",
+    gguf: str = "",
+    draft: str = "",
+    image: str = "",
+    program: str = "",
+    pair: str = "",
+    pair_head: str = "",
+    set: list[str] | None = None,
+    quick: bool = False,
+    again: bool = False,
+    json: bool = False,
+) -> int:
+    """Run every sweep and write the report. Without a pair, one is made by the makers of the tests."""
+    given = dict(locals())
+    import say
+    from bench import report, run, show
+
+    chosen = _bench_choice(given)
+    found = run.everything(run.pick(chosen), run.pair(chosen, pair, pair_head), quick=quick, again=again)
+    written = report.write()
+    if json:
+        points = {name: [p.model_dump() for p in points] for name, points in found.items()}
+        say.document({"points": points, "report": written.to_json()})
+    else:
+        print(*(show.table(name, points) for name, points in found.items()), written.page, sep="\n\n")
+    return max((run.exit_code(points) for points in found.values()), default=0)
+
+
+bench_tasks = Collection("bench")
+for _name, _purpose in (
+    ("ubatch", "Measure compute buffer, prompt and decode speed and waiting by ubatch, beside the plan."),
+    ("slots", "Measure what 1, 2, 4, 8 and 16 users at once get, with short and long prompts."),
+    ("cache", "Measure how much of a conversation comes from the cache, by checkpoints, sessions and slots."),
+    ("load", "Measure cold and warm starts to healthy, bytes read, memory taken and given back."),
+):
+    bench_tasks.add_task(_bench_sweep(_name, _purpose), name=_name)
+for _task, _name in (
+    (bench_mtp, "mtp"),
+    (bench_compare, "compare"),
+    (bench_report, "report"),
+    (bench_ceiling, "ceiling"),
+    (bench_all, "all"),
+):
+    bench_tasks.add_task(_task, name=_name)
+ns.add_collection(bench_tasks)

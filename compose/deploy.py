@@ -72,28 +72,32 @@ def refuse_corrupting(preset: Preset) -> None:
         )
 
 
-def prepare(preset: Preset, *, jobs: int | None = None) -> tuple[Rendered, Deployment]:
-    """Everything before the start: engine, image, models, plan, rendered files. Nothing runs yet."""
+def inputs_for(preset: Preset, *, jobs: int | None = None) -> render.Inputs:
+    """Everything before rendering: engine, image, models and a plan that fits. Nothing is started."""
     engine = engines.load(preset.engine)
     image = image_for(preset, engine, jobs=jobs)
     refuse_unsafe_slots(preset, image)
     files = planning.model_files(preset)
     plan = planning.gate(preset, engine, files, freed=planning.freed_by_stopping(record.journal().current))
-    rendered = render.render(
-        render.Inputs(
-            preset=preset,
-            image=image,
-            weights=planning.weights(files),
-            plan=plan.to_json(),
-            host=host.facts(),
-            build=planning.option_build(engine),
-            server=entry_point(image),
-        )
+    return render.Inputs(
+        preset=preset,
+        image=image,
+        weights=planning.weights(files),
+        plan=plan.to_json(),
+        host=host.facts(),
+        build=planning.option_build(engine),
+        server=entry_point(image),
     )
+
+
+def prepare(preset: Preset, *, jobs: int | None = None) -> tuple[Rendered, Deployment]:
+    """What is to run: the rendered files and the record of what they promise."""
+    inputs = inputs_for(preset, jobs=jobs)
+    rendered = render.render(inputs)
     say.step("render", f"{rendered.name} for {rendered.url}")
     for warning in rendered.warnings:
         say.warn(warning)
-    return rendered, promised(preset, engine, image, files.model, plan.to_json(), rendered)
+    return rendered, promised(inputs, rendered)
 
 
 def image_for(preset: Preset, engine: Engine, *, jobs: int | None = None) -> ImageRecord:
@@ -122,10 +126,9 @@ def entry_point(image: ImageRecord) -> list[str]:
     return [str(word) for word in words]
 
 
-def promised(
-    preset: Preset, engine: Engine, image: ImageRecord, model: Path, plan: dict[str, Any], rendered: Rendered
-) -> Deployment:
+def promised(inputs: render.Inputs, rendered: Rendered) -> Deployment:
     """The record of what this deployment promises."""
+    preset, image, plan = inputs.preset, inputs.image, inputs.plan
     terms = tuple(
         Promise(name=term["name"], bytes=term["bytes"], certainty=term["certainty"]) for term in plan["terms"]
     )
@@ -139,12 +142,12 @@ def promised(
         port=preset.port,
         image=rendered.image,
         image_ref=image.ref,
-        engine=engine.name,
+        engine=preset.engine,
         identity=image.identity,
         flavour=preset.flavour,
-        build=f"b{engine.build_number}",
+        build=f"b{engines.load(preset.engine).build_number}",
         alias=preset.served_name,
-        model_file=model.name,
+        model_file=inputs.weights.model,
         slots=preset.slots,
         slot_context=plan["per_slot_context"],
         drafting=bool(preset.spec_type),

@@ -27,7 +27,7 @@ TEMPLATES: Final = Path(__file__).resolve().parent / "template"
 SLOWEST_LOAD: Final = 250_000_000
 """Bytes a second that a cold load is sure to reach (a slow NVMe behind page faults does 700 MB/s)."""
 KEY_MOUNT: Final = "/run/secrets/api_key"
-GUARD: Final = "/usr/local/bin/haloforge-guard"
+GUARD: Final = "/app/guard"
 LABEL: Final = "io.haloforge."
 
 
@@ -40,6 +40,8 @@ class Image(Protocol):
     def id(self) -> str: ...
     @property
     def digest(self) -> str: ...
+    @property
+    def identity(self) -> str: ...
     @property
     def help_text(self) -> str: ...
 

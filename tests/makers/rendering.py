@@ -28,6 +28,7 @@ class Image:
     ref: str = "haloforge/llama.cpp:b11434-cpu"
     id: str = "sha256:" + "ab" * 32
     digest: str = "sha256:" + "ab" * 32
+    identity: str = "b11434-5e03bdd87-0123456789"
     help_text: str = HELP
 
 

@@ -139,7 +139,7 @@ def test_what_a_daemon_may_lock(hard: str, capabilities: str, most: int | None) 
 def test_the_guard_starts_the_server_and_can_be_switched_off() -> None:
     made = service(rendered(preset(guard_gib="2")).files["compose.yaml"])
     assert made["entrypoint"][:5] == [
-        "/usr/local/bin/haloforge-guard", "--stop-below-mib", "2048", "--start-above-mib", "3479",
+        "/app/guard", "--stop-below-mib", "2048", "--start-above-mib", "3479",
     ]  # fmt: skip
     assert made["entrypoint"][5:] == ["--", "/app/llama-server"]
     assert "entrypoint" not in service(rendered(preset(guard_gib="0")).files["compose.yaml"])
