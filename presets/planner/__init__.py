@@ -2,6 +2,25 @@
 
 from __future__ import annotations
 
-from presets.planner.options import Options, Shape, shape
+from presets.planner.assess import Plan, Question, assess, plan
+from presets.planner.options import Options, Shape, override, shape
+from presets.planner.terms import CPU, FLAVOURS, GFX1151, GFX1151_VULKAN, Budget, Device, Term, device
 
-__all__ = ["Options", "Shape", "shape"]
+__all__ = [
+    "CPU",
+    "FLAVOURS",
+    "GFX1151",
+    "GFX1151_VULKAN",
+    "Budget",
+    "Device",
+    "Options",
+    "Plan",
+    "Question",
+    "Shape",
+    "Term",
+    "assess",
+    "device",
+    "override",
+    "plan",
+    "shape",
+]

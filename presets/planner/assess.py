@@ -1,0 +1,305 @@
+"""From headers and options to a plan: every term, the verdict, the warnings and the advice. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from patches.traits import Traits
+from presets.gguf import Header
+from presets.planner import caches, compute, weights
+from presets.planner.architecture import Architecture, describe
+from presets.planner.options import Options, Shape, shape
+from presets.planner.terms import GIB, MIB, ORDER, Budget, Certainty, Device, Term, Where
+
+Verdict = Literal["fits", "tight", "too-big", "unknown"]
+
+TIGHT_BYTES: Final = 3 * GIB
+TIGHT_LAZY_BYTES: Final = 8 * GIB
+"""Least headroom that is comfortable; a table read lazily wants page cache (the seed's thresholds)."""
+RUNTIME_BYTES: Final = {"cpu": 160 * MIB, "rocm": 640 * MIB, "vulkan": 640 * MIB}
+"""What a process needs beside its buffers. CPU: resident memory of an idle llama-server less its buffers,
+measured here. ROCm: 400 to 900 MiB of GTT beyond all logged buffers on gfx1151 (seed, E6); Vulkan the same
+by assumption."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a start takes, and whether that fits. All sizes in bytes, contexts in tokens."""
+
+    preset: str
+    verdict: Verdict
+    budget: Budget
+    terms: tuple[Term, ...]
+    per_slot_context: int
+    kv_cells: int
+    shape: Shape
+    warnings: tuple[str, ...]
+    advice: tuple[str, ...]
+    lazy: bool
+
+    @property
+    def exit_code(self) -> int:
+        """4 where the plan cannot be started safely, else 0."""
+        return 4 if self.verdict in ("too-big", "unknown") else 0
+
+    @property
+    def total_bytes(self) -> int:
+        """The sum of all terms: host and device are one pool on this machine."""
+        return sum(term.bytes for term in self.terms)
+
+    @property
+    def headroom_bytes(self) -> int:
+        """Budget less total; negative when it does not fit."""
+        return self.budget.budget_bytes - self.total_bytes
+
+    def bytes_on(self, where: Where) -> int:
+        """The sum of the terms on one side."""
+        return sum(term.bytes for term in self.terms if term.where == where)
+
+    def bytes_of(self, name: str) -> int:
+        """The sum of the terms of one name."""
+        return sum(term.bytes for term in self.terms if term.name == name)
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of `plan --json`."""
+        return {
+            "preset": self.preset,
+            "verdict": self.verdict,
+            "exit_code": self.exit_code,
+            "budget_bytes": self.budget.budget_bytes,
+            "reserve_bytes": self.budget.reserve_bytes,
+            "total_bytes": self.total_bytes,
+            "headroom_bytes": self.headroom_bytes,
+            "per_slot_context": self.per_slot_context,
+            "kv_cells": self.kv_cells,
+            "terms": [
+                {key: getattr(term, key) for key in ("name", "bytes", "where", "certainty", "formula")}
+                for term in self.terms
+            ],
+            "warnings": list(self.warnings),
+            "advice": list(self.advice),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """Everything that decides a plan, so that it can be asked again with one thing changed."""
+
+    header: Header
+    draft: Header | None
+    options: Options
+    traits: Traits
+    device: Device
+    budget: Budget
+    preset: str = ""
+
+
+def plan(
+    header: Header,
+    draft: Header | None,
+    options: Options,
+    traits: Traits,
+    device: Device,
+    budget: Budget,
+    *,
+    preset: str = "",
+    projection: Mapping[str, int] | None = None,
+) -> Plan:
+    """Size everything that a start of llama-server allocates, and judge it.
+
+    Args:
+        header: of the model, all shards merged.
+        draft: of the MTP head or draft model in a file of its own; None for none or an embedded head.
+        projection: bytes by term name that the engine itself projected; they replace computed ones.
+
+    Raises:
+        BadInput: the header lacks a key that the engine demands, or an option cannot be used.
+    """
+    from presets.planner import advice
+
+    question = Question(
+        header=header, draft=draft, options=options, traits=traits, device=device, budget=budget,
+        preset=preset,
+    )  # fmt: skip
+    found = assess(question, projection=projection)
+    return replace(found, warnings=advice.warnings(question, found), advice=advice.advise(question, found))
+
+
+def assess(question: Question, *, projection: Mapping[str, int] | None = None) -> Plan:
+    """A plan without warnings and advice."""
+    q = question
+    arch = describe(q.header)
+    drafted = describe(q.draft) if q.draft else None
+    rollback = arch.name in q.traits.rollback_architectures and arch.recurrent
+    sizes = shape(q.options, q.traits, trained=arch.trained, rollback=rollback)
+    placed = weights.place(q.header, arch, q.options, q.traits, q.device, mtp=q.options.uses_mtp)
+    found = weights.terms(placed, q.traits)
+    found += _context_terms(q, arch, sizes)
+    found += _draft_terms(q, arch, drafted, sizes)
+    found += _server_terms(q, arch, sizes)
+    unknown = not arch.known or (drafted is not None and not drafted.known) or _headless(q, arch, drafted)
+    if unknown:
+        found = [replace(term, certainty=_loosest(term)) for term in found]
+    found = _projected(found, projection or {})
+    ordered = tuple(sorted((t for t in found if t.bytes), key=lambda t: (ORDER.index(t.name), t.where)))
+    plan = Plan(
+        preset=q.preset, verdict="fits", budget=q.budget, terms=ordered, per_slot_context=sizes.slot_context,
+        kv_cells=sizes.context, shape=sizes, warnings=(), advice=(), lazy=placed.lazy,
+    )  # fmt: skip
+    return replace(plan, verdict="unknown" if unknown and not projection else verdict(plan))
+
+
+def verdict(plan: Plan) -> Verdict:
+    """Judge the headroom, the GTT ceiling and a container's limit."""
+    if plan.headroom_bytes < 0:
+        return "too-big"
+    gtt, limit = plan.budget.gtt_bytes, plan.budget.container_bytes
+    if gtt is not None and plan.bytes_on("device") > gtt:
+        return "too-big"
+    if limit is not None and plan.bytes_on("host") > limit:
+        return "too-big"
+    comfortable = TIGHT_LAZY_BYTES if plan.lazy else TIGHT_BYTES
+    small = plan.total_bytes < comfortable and plan.headroom_bytes > plan.total_bytes // 2
+    return "fits" if plan.headroom_bytes >= comfortable or small else "tight"
+
+
+def _headless(q: Question, arch: Architecture, drafted: Architecture | None) -> bool:
+    """Whether an MTP head is asked for on an architecture whose draft context is not known."""
+    head = drafted or arch
+    return q.options.uses_mtp and head.extra > 0 and not head.mtp
+
+
+def _loosest(term: Term) -> Certainty:
+    return term.certainty if term.name.startswith("weights") else "bounded"
+
+
+def _side(q: Question) -> Where:
+    """Where caches live: with the layers."""
+    return q.device.layers_on
+
+
+def _context_terms(q: Question, arch: Architecture, sizes: Shape) -> list[Term]:
+    own = caches.target(arch, sizes, q.options, q.traits)
+    k, v = q.options.cache_type_k, q.options.cache_type_v
+    rows = max(sizes.slots, 1) * (1 + sizes.rollback)
+    cells = f"{sizes.streams} x {own.cells} cells"
+    window = f"{sizes.streams} x {own.swa_cells} cells x window layers ({k}/{v})"
+    sized = (
+        ("kv_cache", own.kv, f"{cells} x layers with their own KV ({k}/{v}); llama-kv-cache.cpp"),
+        ("kv_cache_swa", own.swa, f"{window}; llama-kv-cache-iswa.cpp"),
+        ("indexer_cache", own.indexer, f"{cells} x indexer rows; llama-memory-hybrid-idx.cpp"),
+        (
+            "recurrent_state",
+            own.state,
+            f"{caches.state_row(arch)} B x {rows} rows (slots x (1 + rollback)); llama-memory-recurrent.cpp",
+        ),
+    )
+    terms = [
+        Term(name=name, bytes=size, where=where, certainty="exact", formula=formula)
+        for name, total, formula in sized
+        for where, size in _split(q, arch, total)
+    ]
+    return terms + compute.target(arch, sizes, q.options, q.traits, q.device)
+
+
+def _split(q: Question, arch: Architecture, total: int) -> list[tuple[Where, int]]:
+    """A cache's bytes by side; a layer's cache lies where the layer is."""
+    first = weights.first_offloaded(arch, q.options, q.device)
+    count = len(arch.layers)
+    if q.device.kind == "cpu" or first >= count:
+        return [("host", total)]
+    if first == 0:
+        return [("device", total)]
+    on_host = total * first // count
+    return [("host", on_host), ("device", total - on_host)]
+
+
+def _draft_terms(q: Question, arch: Architecture, drafted: Architecture | None, sizes: Shape) -> list[Term]:
+    if not q.options.uses_draft_context or (drafted is None and not (q.options.uses_mtp and arch.extra)):
+        return []
+    head = drafted or arch
+    own_sizes = replace(sizes, outputs=sizes.slots, rollback=0)
+    own = caches.draft(head, own_sizes, q.options, q.traits, mtp=q.options.uses_mtp)
+    k, v = q.options.draft_cache_type_k, q.options.draft_cache_type_v
+    known: Certainty = "exact" if head.mtp or not q.options.uses_mtp else "bounded"
+    side = _side(q)
+    what = "extra blocks" if head.mtp and q.options.uses_mtp else "all layers"
+    formula = f"{sizes.context} cells x {what} ({k}/{v}), indexer included; speculative.cpp"
+    total = own.kv + own.swa + own.indexer
+    terms = [
+        Term(name="draft_kv_cache", bytes=total, where=side, certainty=known, formula=formula),
+        Term(
+            name="draft_recurrent_state", bytes=own.state, where=side, certainty="exact",
+            formula="state of the draft model, one row per slot",
+        ),
+    ]  # fmt: skip
+    if q.draft is not None and drafted is not None:
+        placed = weights.place(q.draft, drafted, Options(), q.traits, q.device, mtp=True)
+        formula = "all tensors of the head or draft model"
+        sides: list[tuple[Where, int]] = [("device", placed.device), ("host", placed.host + placed.table)]
+        terms += [
+            Term(name="draft_weights", bytes=size, where=where, certainty="exact", formula=formula)
+            for where, size in sides
+        ]
+    return terms + compute.draft(head, own_sizes, q.options, q.traits, q.device)
+
+
+def _server_terms(q: Question, arch: Architecture, sizes: Shape) -> list[Term]:
+    """Output buffers, checkpoints, prompt cache and the process itself."""
+    output, formula = compute.output(arch, sizes, q.options)
+    terms = [Term(name="output", bytes=output, where="host", certainty="bounded", formula=formula)]
+    one = caches.checkpoint(arch, sizes, q.options, q.traits)
+    if one is not None:
+        size = caches.checkpoints_bytes(one, sizes, q.options)
+        each = f"({one.fixed} B + {one.per_token} B per token)"
+        text = f"{sizes.slots} slots x {q.options.ctx_checkpoints} x {each}"
+        terms.append(
+            Term(
+                name="checkpoints", bytes=size, where="host", certainty="bounded", formula=f"{text}; at most"
+            )
+        )
+    terms += _prompt_cache(q, arch, sizes)
+    side = _side(q)
+    terms.append(
+        Term(
+            name="runtime", bytes=RUNTIME_BYTES[q.device.backend], where=side, certainty="measured",
+            formula="what the process needs beside its buffers",
+        )
+    )  # fmt: skip
+    return terms
+
+
+def _prompt_cache(q: Question, arch: Architecture, sizes: Shape) -> list[Term]:
+    limit = q.options.cache_ram_mib
+    if limit == 0:
+        return []
+    if limit > 0:
+        return [
+            Term(
+                name="prompt_cache", bytes=limit * MIB, where="host", certainty="bounded",
+                formula="--cache-ram, reached when enough different prompts have been seen",
+            )
+        ]  # fmt: skip
+    own = caches.target(arch, sizes, q.options, q.traits)
+    size = 2 * (own.kv + own.swa + own.indexer)
+    return [
+        Term(
+            name="prompt_cache", bytes=size, where="host", certainty="measured",
+            formula="--cache-ram -1 has no limit; twice the KV cache stands in",
+        )
+    ]  # fmt: skip
+
+
+def _projected(terms: list[Term], projection: Mapping[str, int]) -> list[Term]:
+    """Put the engine's own figures in the place of computed ones."""
+    kept = [term for term in terms if term.name not in projection]
+    sides: dict[str, Where] = {term.name: term.where for term in terms}
+    return kept + [
+        Term(
+            name=name, bytes=size, where=sides.get(name, "host" if name.endswith("_host") else "device"),
+            certainty="measured", formula="projected by the engine in the image",
+        )
+        for name, size in projection.items()
+    ]  # fmt: skip
