@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 
 class HaloforgeError(Exception):
     """Something a user can act on.
@@ -63,6 +65,24 @@ class BuildFailed(HaloforgeError):
     """A patch did not apply or an image did not build."""
 
     exit_code = 6
+
+
+def of_system(error: OSError) -> HaloforgeError | None:
+    """What a user can act on behind an error of the operating system; None = it is a defect of ours."""
+    where = f": {error.filename}" if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return HostLacks(
+            f"no space left{where}",
+            why="what was half written is made anew by the next run",
+            hint="free some space, or point HALOFORGE_HOME / HALOFORGE_MODELS to another disk",
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return HostLacks(
+            f"{error.strerror}{where}",
+            why="this user may not write or read there",
+            hint="point HALOFORGE_HOME / HALOFORGE_MODELS to a folder of your own, or change its owner",
+        )
+    return None
 
 
 def nearest(wrong: str, known: list[str]) -> str:

@@ -12,7 +12,7 @@ from invoke.collection import Collection
 from invoke.context import Context
 from invoke.tasks import task
 
-from errors import HaloforgeError
+from errors import HaloforgeError, of_system
 
 
 def job(**options: Any) -> Callable[[Callable[..., int | None]], Any]:
@@ -32,6 +32,12 @@ def job(**options: Any) -> Callable[[Callable[..., int | None]], Any]:
             except BrokenPipeError:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 sys.exit(141)
+            except OSError as error:
+                told = of_system(error)
+                if told is None:
+                    raise
+                print(f"error: {told}", file=sys.stderr)
+                sys.exit(told.exit_code)
             if code:
                 sys.exit(code)
 
@@ -323,7 +329,7 @@ def models_lock(_: Context) -> None:
     say.step("models", f"{compared} files are as pinned, {added} checksums added to the lock")
 
 
-@job(positional=["reference"], help={"reference": "MODEL/QUANT, MODEL/HEAD or OWNER/REPO@REVISION:PATH"})
+@job(positional=["reference"], help={"reference": "MODEL/QUANT, MODEL/heads/HEAD or OWNER/REPO@REVISION:PATH"})
 def models_header(_: Context, reference: str) -> None:
     """Fetch only the headers of remote files and lay hollow files that a plan can be made from."""
     from presets import models_header as headers

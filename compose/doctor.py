@@ -64,19 +64,26 @@ def gather(*, quick: bool = False) -> facts.Facts:
 
 def disks(*, measure: bool) -> tuple[facts.Disk, ...]:
     """Free space where Haloforge writes; reading speed where models lie, if it can be measured there."""
-    found = [facts.Disk(purpose="sources and results", path=str(paths.home()), free=_free(paths.home()))]
-    where = _existing(paths.models())
-    speed = _read_speed(where) if measure and _free(where) > 4 * SPEED_SAMPLE else None
-    found.append(facts.Disk(purpose="models", path=str(paths.models()), free=_free(where), read_mib_s=speed))
-    return tuple(found)
+    return (
+        _disk("sources and results", paths.home(), measure=False),
+        _disk("models", paths.models(), measure=measure),
+    )
+
+
+def _disk(purpose: str, path: Path, *, measure: bool) -> facts.Disk:
+    there = _existing(path)
+    free = shutil.disk_usage(there).free
+    return facts.Disk(
+        purpose=purpose,
+        path=str(path),
+        free=free,
+        writable=os.access(there, os.W_OK),
+        read_mib_s=_read_speed(there) if measure and free > 4 * SPEED_SAMPLE else None,
+    )
 
 
 def _existing(path: Path) -> Path:
     return path if path.exists() else _existing(path.parent)
-
-
-def _free(path: Path) -> int:
-    return shutil.disk_usage(_existing(path)).free
 
 
 def _read_speed(folder: Path) -> float | None:

@@ -414,4 +414,5 @@ class Disk:
     purpose: str
     path: str
     free: int
+    writable: bool = True
     read_mib_s: float | None = None

@@ -503,6 +503,15 @@ def check_others(facts: Facts, wish: Wish) -> Iterator[Finding]:
 def check_disks(facts: Facts, wish: Wish) -> Iterator[Finding]:
     """Room for sources, build and models; reading speed decides how long a model loads."""
     for disk in facts.disks:
+        if not disk.writable:
+            yield Finding(
+                code="disk-readonly",
+                severity="error",
+                what=f"{disk.path} cannot be written",
+                why=f"{disk.purpose} go there",
+                fix="point HALOFORGE_HOME / HALOFORGE_MODELS to a folder of your own, or change its owner",
+            )
+            continue
         least = 2 * GIB
         low = disk.free < least
         speed = f", reads {disk.read_mib_s:.0f} MiB/s" if disk.read_mib_s else ""

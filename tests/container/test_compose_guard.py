@@ -150,10 +150,15 @@ def test_the_kernel_prefers_the_server_over_the_rest(guarded: Callable[..., str]
 
 
 @pytest.mark.parametrize(
-    ("words", "code"), [([], "64"), (["--stop-below-mib", "x", "--start-above-mib", "0", "--", "/app/health"], "64"),
-                        (["--stop-below-mib", "1", "--start-above-mib", "0", "--", "/app/absent"], "127")],
-)  # fmt: skip
-def test_wrong_usage(cpu_image: ImageRecord, words: list[str], code: str) -> None:
-    done = docker("run", "--rm", "--entrypoint", "/app/guard", cpu_image.ref, *words)
+    ("words", "code"),
+    [
+        ("", "64"),
+        ("--stop-below-mib x --start-above-mib 0 -- /app/health", "64"),
+        ("--stop-below-mib 1 --start-above-mib 0 --", "64"),
+        ("--stop-below-mib 1 --start-above-mib 0 -- /app/absent", "127"),
+    ],
+)
+def test_wrong_usage(cpu_image: ImageRecord, words: str, code: str) -> None:
+    done = docker("run", "--rm", "--entrypoint", "/app/guard", cpu_image.ref, *words.split())
     assert str(done.returncode) == code
     assert done.stderr

@@ -166,6 +166,7 @@ FAULTS: list[tuple[str, str, dict[str, Any]]] = [
     ("container-limit", "warning", {"limits": (Limit(container="llama", limit=108 * GIB),)}),
     ("other-server", "warning", {"processes": (Process(pid=900, name="llama-server", rss=GIB),)}),
     ("disk-full", "error", {"disks": (Disk(purpose="models", path="/m", free=GIB),)}),
+    ("disk-readonly", "error", {"disks": (Disk(purpose="models", path="/m", free=GIB, writable=False),)}),
     ("disk-slow", "warning", {"disks": (Disk(purpose="models", path="/m", free=99 * GIB, read_mib_s=18.0),)}),
     ("governor", "note", {"power": dataclasses.replace(STRIX.power, governor="powersave")}),
     ("platform-profile", "note", {"power": dataclasses.replace(STRIX.power, profile="balanced")}),
