@@ -7,6 +7,7 @@ planner and the engine's own projection read it like the model, days before 100 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -14,7 +15,7 @@ from typing import Final
 import requests
 
 import paths
-from errors import BadInput
+from errors import BadInput, nearest
 from presets import catalog, download, download_door, gguf, models_lock
 from presets.catalog import Files, Hub, Shard
 from presets.download_door import Door, Passing
@@ -27,12 +28,18 @@ LARGEST_HEADER: Final = 256 << 20
 FREE_REFERENCE: Final = re.compile(r"^([\w.-]+/[\w.-]+)@([0-9a-f]{40}):(.+\.gguf)$")
 
 
-def fetch(reference: str, *, door: Door | None = None, lock: Path = models_lock.LOCK) -> Path:
+def fetch(
+    reference: str,
+    *,
+    door: Door | None = None,
+    lock: Path = models_lock.LOCK,
+    options: download.Options | None = None,
+) -> Path:
     """Lay the hollow files of a quant or head; returns the first shard.
 
     Args:
-        reference: `MODEL/QUANT` or `MODEL/HEAD` of the catalog, or `OWNER/REPO@REVISION:PATH` of the Hub
-            (PATH is the first shard).
+        reference: `MODEL/QUANT` or `MODEL/heads/HEAD` of the catalog, or of the Hub
+            `OWNER/REPO@REVISION:PATH`, PATH being the first shard.
 
     Raises:
         BadInput: no such reference, or the remote file is no GGUF.
@@ -49,7 +56,8 @@ def fetch(reference: str, *, door: Door | None = None, lock: Path = models_lock.
     with ThreadPoolExecutor(max_workers=8) as pool:
         laid = list(
             pool.map(
-                lambda shard: _lay(door, source, shard, pins[shard.path], folder / shard.name), files.shards
+                lambda shard: _lay(door, source, shard, pins[shard.path], folder / shard.name, options),
+                files.shards,
             )
         )
     gguf.read_set(laid[0])
@@ -69,36 +77,45 @@ def _resolve(reference: str) -> tuple[Files, Path]:
         return files, root / repo.replace("/", "--") / revision / parent
     model_name, _, entry = reference.partition("/")
     model = catalog.model(model_name)
-    entries: dict[str, Files] = {**model.quants, **model.heads}
+    entries: dict[str, Files] = {
+        **model.quants,
+        **{f"heads/{name}": each for name, each in model.heads.items()},
+    }
     if entry not in entries:
         raise BadInput(
-            f"{model_name} has no quant or head {entry!r}",
-            why=f"known: {', '.join(entries)}",
-            hint="./inv models.header MODEL/QUANT",
+            f"{model_name} has no {entry!r}",
+            why=nearest(entry, list(entries)),
+            hint="./inv models.header MODEL/QUANT, or MODEL/heads/HEAD",
         )
     return entries[entry], root / model_name / entry
 
 
-def _lay(door: Door, source: Hub, shard: Shard, pin: Pin, target: Path) -> Path:
+def _lay(
+    door: Door, source: Hub, shard: Shard, pin: Pin, target: Path, options: download.Options | None
+) -> Path:
     """One hollow file; kept from an earlier time if it is there."""
     if target.exists() and target.stat().st_size == pin.bytes:
         return target
     url = door.file_url(source.repo, source.revision, shard.path)
     with door.made() as session:
-        head = _header_bytes(door, session, url, pin, shard.name)
+
+        def more(data: bytes, want: int) -> bytes:
+            return download.patiently(lambda: _more(door, session, url, data, want, pin), options)
+
+        head = _header_bytes(more, pin, shard.name)
     with disk(target), paths.replacing(target) as temporary, temporary.open("wb") as out:
         out.write(head)
         out.truncate(pin.bytes)
     return target
 
 
-def _header_bytes(door: Door, session: requests.Session, url: str, pin: Pin, name: str) -> bytes:
-    """The first bytes of a remote file, as many as its header needs."""
+def _header_bytes(more: Callable[[bytes, int], bytes], pin: Pin, name: str) -> bytes:
+    """The first bytes of a remote file, as many as its header needs; `more` grows what is there."""
     data = b""
     want = FIRST_BYTES
     while True:
         want = min(max(want, 2 * len(data)), pin.bytes, LARGEST_HEADER)
-        data = download.patiently(lambda: _more(door, session, url, data, want, pin))  # noqa: B023
+        data = more(data, want)
         try:
             header = gguf.parse(data, file_size=pin.bytes, name=name)
         except gguf.HeaderCut as cut:

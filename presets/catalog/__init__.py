@@ -213,6 +213,11 @@ def text_schema() -> str:
     return json.dumps(schema, indent=2) + "\n"
 
 
+def write_schema() -> None:
+    """Write the schema file again after a change of the classes above."""
+    SCHEMA_FILE.write_text(text_schema(), encoding="utf-8")
+
+
 def _pick(entries: dict[str, _Entry], name: str, what: str) -> _Entry:
     if name not in entries:
         raise BadInput(what, why=nearest(name, list(entries)), hint="./inv models")
