@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 
 from patches.diff import FilePatch, Misfit, offsets, places, split
@@ -131,11 +132,10 @@ def _with_moves(misfits: Sequence[Misfit], item: Loaded, overlay: Overlay) -> li
     told = []
     for misfit in misfits:
         gone = overlay.file(misfit.path) is None and not by_path[misfit.path].creates
-        target = next(moved_to(by_path[misfit.path], overlay.root), None) if gone else None
-        if target:
-            misfit = Misfit(
-                path=misfit.path, hunk=0, reason=f"the file does not exist; its lines now stand in {target}"
-            )
+        targets = list(islice(moved_to(by_path[misfit.path], overlay.root), 3)) if gone else []
+        if targets:
+            reason = f"the file does not exist; its lines now stand in {', '.join(targets)}"
+            misfit = Misfit(path=misfit.path, hunk=0, reason=reason)
         told.append(misfit)
     return told
 

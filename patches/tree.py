@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import command
 import paths
 import say
-from errors import BuildFailed, CheckFailed
+from errors import BuildFailed, CheckFailed, HostLacks
 from patches import fetch, manifest, series
 from patches.engines import Engine
 from patches.overlay import Overlay
@@ -148,9 +149,11 @@ def _make(
     work = place.with_name(f".{place.name}.partial-{os.getpid()}")
     try:
         work.mkdir()
-        shutil.copytree(base.path, work / "tree", symlinks=True)
+        # cp shares the blocks where the file system can (btrfs, xfs) and keeps the times, by which scan
+        # knows the files that nobody touched
+        _copy(base.path, work / "tree")
         write(overlay, work / "tree")
-        made = manifest.scan(work / "tree")
+        made = manifest.scan(work / "tree", base.manifest)
         _check_touched(base.manifest, made, items)
         expected = series.of(engine).result
         if check_result and expected and touched_digest(work / "tree", items) != expected:
@@ -189,6 +192,12 @@ def write(overlay: Overlay, tree: Path) -> None:
         with paths.replacing(place) as temporary:
             temporary.write_bytes(file.content)
             temporary.chmod(0o755 if file.executable else 0o644)
+
+
+def _copy(tree: Path, target: Path) -> None:
+    done = command.run(["cp", "-a", "--reflink=auto", tree, target], env={"LC_ALL": "C"}, check=False)
+    if done.code:
+        raise HostLacks(f"cannot copy the pristine tree to {target}", why=done.err.strip().splitlines()[-1])
 
 
 def _stop_unless_all_apply(engine: Engine, verdicts: Sequence[Verdict]) -> None:

@@ -28,8 +28,9 @@ def engine(tmp_path: Path) -> engines.Engine:
 
 def entry(name: str, patch: diff.Patch, **more: object) -> series.Entry:
     fields = {
-        "id": name, "name": name, "file": f"{name}.patch", "sha256": patch.digest, "purpose": "x", "origin": "x",
-        "forwarded": "no", "enabled": True, "why": "x", "dropped_when": {}, "proved_by": "x", "risk": "x", **more,
+        "id": name, "name": name, "file": f"{name}.patch", "sha256": patch.digest, "purpose": "x",
+        "origin": "x", "forwarded": "no", "enabled": True, "why": "x", "dropped_when": {}, "proved_by": "x",
+        "risk": "x", **more,
     }  # fmt: skip
     return series.Entry.model_validate(fields)
 
@@ -182,9 +183,7 @@ def test_modes(tmp_path: Path) -> None:
 
 ALPHABET = [b"a", b"b", b"c", b"{", b"}"]
 lines = st.lists(st.sampled_from(ALPHABET), max_size=12)
-content = st.builds(
-    lambda ls, end: b"\n".join(ls) + (b"\n" if ls and end else b""), lines, st.booleans()
-)
+content = st.builds(lambda ls, end: b"\n".join(ls) + (b"\n" if ls and end else b""), lines, st.booleans())
 trees = st.fixed_dictionaries({"f": content, "g": content})
 edits = st.lists(
     st.tuples(
