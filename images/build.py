@@ -256,7 +256,7 @@ def _pushed(record: ImageRecord, ref: str) -> ImageRecord:
     if not pushed:
         raise CheckFailed(f"{ref} was pushed, but the engine names no digest for it", why=done.out[-300:])
     say.step("push", pushed[-1])
-    return records.parse({**found, "RepoDigests": pushed[-1:]}, record.help_text)
+    return records.parse({**found, "RepoTags": [], "RepoDigests": pushed[-1:]}, record.help_text)
 
 
 def _repository(ref: str) -> str:

@@ -11,7 +11,7 @@ import command
 from command import CommandFailed, Done
 from errors import HaloforgeError, HostLacks
 
-_UNREACHABLE = ("cannot connect to the docker daemon", "is the docker daemon running", "connection refused")
+_UNREACHABLE = ("cannot connect to the docker daemon", "is the docker daemon running")
 _FORBIDDEN = "permission denied while trying to connect"
 
 

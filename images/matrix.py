@@ -9,7 +9,7 @@ from patches import engines
 
 
 class Job(TypedDict):
-    """One job. `smoke`: a machine without a GPU can run what it built. `slow`: an hour or more on two cores."""
+    """One job. `smoke`: it can be run without a GPU; `slow`: it takes an hour or more on two cores."""
 
     flavour: str
     engine: str

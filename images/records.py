@@ -13,7 +13,7 @@ from errors import BadInput
 from images import base as bases
 from images import daemon, flavours
 from images.flavours import Flavour
-from images.recipe import LABEL, recipe
+from images.recipe import LABEL, REPOSITORY, recipe
 from patches import engines
 from patches.engines import Engine
 
@@ -25,8 +25,8 @@ class ImageRecord:
     """One image of ours that the container engine has.
 
     Attributes:
-        ref: what to name it by: `repository@digest` once it was pushed, else the local tag.
-        digest: the repository digest, else the image id; both `sha256:...`.
+        ref: what to name it by: our own tag if the image was built here, else `repository@digest`.
+        digest: the image id of one built here, else the repository's digest; both `sha256:...`.
         identity: pin and series of the tree it was compiled from; a planted fault shows here.
         patches: (id, digest) of each patch.
         size: bytes, as the engine counts the image's layers.
@@ -114,10 +114,11 @@ def parse(found: dict[str, Any], help_text: str) -> ImageRecord:
     given = found["Config"].get("Labels") or {}
     if LABEL + "recipe" not in given:
         raise BadInput(f"{_name(found)} was not built by Haloforge", hint="./inv images")
-    digests = found.get("RepoDigests") or []
+    local = next((tag for tag in found.get("RepoTags") or [] if tag.startswith(f"{REPOSITORY}:")), "")
+    digests = [] if local else found.get("RepoDigests") or []
     own = {name.removeprefix(LABEL): value for name, value in given.items() if name.startswith(LABEL)}
     return ImageRecord(
-        ref=digests[0] if digests else _name(found),
+        ref=local or (digests[0] if digests else _name(found)),
         digest=digests[0].partition("@")[2] if digests else found["Id"],
         id=found["Id"],
         tags=tuple(found.get("RepoTags") or ()),

@@ -54,9 +54,10 @@ def test_a_local_image_is_named_by_its_tag_and_id() -> None:
     assert found.patches == (("L1", "01" * 32),)
 
 
-def test_a_pushed_image_is_named_by_its_repository_digest() -> None:
+def test_a_pulled_image_is_named_by_its_repository_digest() -> None:
     ref = "registry.example/llama.cpp@sha256:" + "9" * 64
-    found = record(RepoDigests=[ref])
+    assert record(RepoDigests=[ref]).ref == "haloforge/llama.cpp:cpu-b11434-1"
+    found = record(RepoDigests=[ref], RepoTags=[])
     assert (found.ref, found.digest) == (ref, "sha256:" + "9" * 64)
 
 
