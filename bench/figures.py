@@ -169,7 +169,7 @@ def _bars(axes: Axes, table: Table, theme: Theme) -> None:
         where = [row + (place - (count - 1) / 2) * thick for row in range(len(cells))]
         values = [float(cell) if _is_number(cell) else 0.0 for cell in cells]
         colour = theme.series[place]
-        axes.barh(where, values, height=thick * 0.88, color=colour, label=label(name), linewidth=0)
+        axes.barh(where, values, height=thick * 0.88, color=colour, label=_entry(name), linewidth=0)
         for at, cell, value in zip(where, cells, values, strict=True):
             text = number(cell) if _is_number(cell) else "not known"
             ink = theme.ink if _is_number(cell) else theme.soft
@@ -180,7 +180,7 @@ def _bars(axes: Axes, table: Table, theme: Theme) -> None:
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(table.plot.unit)
     if count > 1:
-        _legend(axes, count)
+        _legend(axes)
 
 
 def _lines(axes: Axes, table: Table, theme: Theme) -> None:
@@ -199,7 +199,7 @@ def _lines(axes: Axes, table: Table, theme: Theme) -> None:
     axes.set_xlabel(label(table.plot.x))
     axes.set_ylabel(table.plot.unit)
     if axes.get_legend_handles_labels()[1] and (table.plot.by or len(table.plot.y) > 1):
-        _legend(axes, len(axes.lines))
+        _legend(axes)
 
 
 def _ticks(steps: Sequence[float]) -> tuple[list[float], list[str]]:
@@ -220,7 +220,7 @@ def _series(table: Table) -> list[tuple[str, list[tuple[float, float]]]]:
     for name in table.plot.y:
         for key, x, y in zip(keys, table.column(table.plot.x), table.column(name), strict=True):
             if _is_number(x):
-                title = str(key) if by else label(name)
+                title = str(key) if by else _entry(name)
                 value = float(y) if _is_number(y) else math.nan
                 found.setdefault(title, []).append((float(x), value))
     return [(name, sorted(points)) for name, points in found.items()]
@@ -273,11 +273,17 @@ def _intervals(axes: Axes, table: Table, theme: Theme) -> None:
     axes.set_xlabel(table.plot.unit)
 
 
-def _legend(axes: Axes, count: int) -> None:
-    """Above the plot, so that it never lies on the data."""
-    axes.legend(
-        loc="lower left", bbox_to_anchor=(0, 1), ncols=min(count, 2), borderaxespad=0.3, handlelength=2.4
-    )
+def _legend(axes: Axes) -> None:
+    """Above the plot, so that it never lies on the data; two columns where both fit."""
+    names = axes.get_legend_handles_labels()[1]
+    columns = 2 if max(len(name) for name in names) <= 20 else 1
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0.3, handlelength=2.4)
+
+
+def _entry(name: str) -> str:
+    """A column's name in a legend; its unit stands at the axis."""
+    text = short_label(name)
+    return text[:1].upper() + text[1:]
 
 
 def wrapped(text: str, width: int = 16) -> str:

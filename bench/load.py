@@ -25,6 +25,10 @@ BUSY_SHARE: Final = 0.5
 """From this share of one core on, the generator may hold the server back: the round is marked."""
 
 
+SHORT_S: Final = 0.5
+"""Seconds below which a round is mostly connecting and says nothing about the share."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ask:
     """One request.

@@ -27,28 +27,15 @@ def steps(subject: Subject, *, quick: bool) -> list[Step]:
         raise BadInput(
             "the load time of a running server cannot be measured", hint="name a --preset, not a --url"
         )
-    files = [subject.files.model, *([subject.files.draft] if subject.files.draft else [])]
-    paths = [shard for file in files for shard in shards(file)]
     return [
         Step(
             settings={"files": state, "turn": turn},
             measure=_measure,
-            alone=partial(_prepare, state=state, files=paths),
+            alone=partial(_prepare, state=state, files=subject.files.every),
         )
         for turn in range(1 if quick else 3)
         for state in ("cold", "warm")
     ]  # fmt: skip
-
-
-def shards(first: Path) -> list[Path]:
-    """All shards of a split model (`NAME-00001-of-00004.gguf`), or the file itself."""
-    import re
-
-    match = re.fullmatch(r"(.*)-00001-of-(\d{5})\.gguf", first.name)
-    if match is None:
-        return [first]
-    count = int(match[2])
-    return [first.with_name(f"{match[1]}-{number:05d}-of-{match[2]}.gguf") for number in range(1, count + 1)]
 
 
 def _prepare(preset: Preset, *, state: str, files: Sequence[Path]) -> Outcome:

@@ -18,6 +18,7 @@ import requests
 import command
 import web
 from errors import BadInput, CheckFailed, HostLacks
+from presets.gguf import shard_paths
 from presets.schema import Preset
 
 START_S: Final = 900.0
@@ -34,6 +35,16 @@ class Files:
 
     model: Path
     draft: Path | None = None
+
+    @property
+    def every(self) -> list[Path]:
+        """All shards, and the head."""
+        return [*shard_paths(self.model), *([self.draft] if self.draft else [])]
+
+    @property
+    def bytes(self) -> int:
+        """Of all files."""
+        return sum(file.stat().st_size for file in self.every)
 
 
 class Server(Protocol):
@@ -61,6 +72,10 @@ class Server(Protocol):
 
     def kill(self) -> None:
         """End it at once: the guard's way."""
+        ...
+
+    def remove(self) -> None:
+        """Clear away what is left of it."""
         ...
 
 
@@ -102,6 +117,9 @@ class Remote:
     def kill(self) -> None:
         """Leave it running: it is not ours."""
 
+    def remove(self) -> None:
+        """Leave it running: it is not ours."""
+
 
 @dataclass(kw_only=True)
 class Process:
@@ -113,7 +131,7 @@ class Process:
     key: str | None = None
 
     def log(self) -> str:
-        return self.log_file.read_text(errors="replace")
+        return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
 
     def ended(self) -> str | None:
         code = self.running.poll()
@@ -134,6 +152,9 @@ class Process:
     def kill(self) -> None:
         self.running.kill()
         self.running.wait()
+
+    def remove(self) -> None:
+        self.log_file.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, kw_only=True)

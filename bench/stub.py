@@ -109,7 +109,7 @@ async def _stream(
     while done < tokens:
         if dies and done * 2 >= tokens:
             os._exit(139)
-        count = 1 if behaviour.rate else min(CHUNK, tokens - done)
+        count = 1 if behaviour.rate or dies else min(CHUNK, tokens - done)
         writer.write(event * count)
         done += count
         await writer.drain()

@@ -48,7 +48,7 @@ class Subject:
     identity: Identity
     url: str | None = None
     key: str | None = None
-    predict: Callable[[Preset, Files], Mapping[str, float]] = lambda preset, files: {}
+    predict: Callable[[Preset], Mapping[str, float]] = lambda preset: {}
     buffers: Callable[[str], Mapping[str, float]] = lambda log: {}
 
     @property
@@ -99,7 +99,7 @@ class Live:
                 raise ServerDied("the server died while it answered", why=ended)
             broken = f"{len(done.errors)} of {len(asks)} requests failed"
             raise PointFailed(broken, why="; ".join(done.errors)[:500])
-        if done.generator_share > load.BUSY_SHARE:
+        if done.generator_share > load.BUSY_SHARE and done.wall_s > load.SHORT_S:
             share = f"{done.generator_share:.0%} of a core"
             say.warn(f"the load generator took {share}; it may hold the server back")
         return done
@@ -187,7 +187,7 @@ def _group(
 def _one(step: Step, point: Point, live: Live, watch: host.Watch, subject: Subject, before: Outcome) -> Point:
     begin = time.monotonic()
     identity = point.identity.model_copy(update={"build": live.says.build})
-    predicted = dict(subject.predict(live.preset, subject.files)) if live.preset and subject.files else {}
+    predicted = dict(subject.predict(live.preset)) if live.preset else {}
     point = point.model_copy(update={"identity": identity, "predicted": predicted})
     try:
         outcome = step.measure(live)
@@ -242,6 +242,7 @@ def up(
             yield Live(server=server, says=says, preset=preset, healthy_s=healthy, quick=quick), watch
     finally:
         server.stop()
+        server.remove()
         if not host.wait_until(lambda: host.available_bytes() >= before - SETTLED, timeout_s=SETTLE_S):
             say.warn(f"MemAvailable is still {say.size(before - host.available_bytes())} lower than before")
 

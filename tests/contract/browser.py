@@ -8,6 +8,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -17,6 +18,14 @@ from typing import Any, Final, Literal
 
 PROGRAMS: Final = ("chromium", "chromium-browser", "google-chrome")
 WAIT_S: Final = 60.0
+_ONTO_3_AND_4: Final = """
+import fcntl, os, sys
+high = [fcntl.fcntl(int(word), fcntl.F_DUPFD, 20) for word in sys.argv[1:3]]
+os.dup2(high[0], 3)
+os.dup2(high[1], 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+"""Chromium reads commands from descriptor 3 and answers on 4; the shell cannot name those above 9."""
 
 
 def program() -> str | None:
@@ -125,7 +134,7 @@ def browser() -> Iterator[Browser]:
     with tempfile.TemporaryDirectory(prefix="haloforge-browser-") as profile:
         process = subprocess.Popen(
             [
-                "/bin/sh", "-c", f'exec "$@" 3<&{to_read} 4>&{from_write}', "sh", found, "--headless=new",
+                sys.executable, "-c", _ONTO_3_AND_4, str(to_read), str(from_write), found, "--headless=new",
                 "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking",
                 "--no-first-run", "--hide-scrollbars", "--remote-debugging-pipe",
                 f"--user-data-dir={profile}", "about:blank",

@@ -16,7 +16,8 @@ ME = Identity(subject="demo", digest="sha256:1")
 
 
 def point(**given: Any) -> Point:
-    return Point(**{"sweep": "ubatch", "settings": {"ubatch": 64}, "identity": ME, "host": {}} | given)
+    values: dict[str, Any] = {"sweep": "ubatch", "settings": {"ubatch": 64}, "identity": ME, "host": {}}
+    return Point(**values | given)
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
