@@ -329,7 +329,9 @@ def models_lock(_: Context) -> None:
     say.step("models", f"{compared} files are as pinned, {added} checksums added to the lock")
 
 
-@job(positional=["reference"], help={"reference": "MODEL/QUANT, MODEL/heads/HEAD or OWNER/REPO@REVISION:PATH"})
+@job(
+    positional=["reference"], help={"reference": "MODEL/QUANT, MODEL/heads/HEAD or OWNER/REPO@REVISION:PATH"}
+)
 def models_header(_: Context, reference: str) -> None:
     """Fetch only the headers of remote files and lay hollow files that a plan can be made from."""
     from presets import models_header as headers
@@ -411,6 +413,51 @@ preset_tasks.add_task(presets, name="list", default=True)
 preset_tasks.add_task(presets_show, name="show")
 preset_tasks.add_task(presets_schema, name="schema")
 ns.add_collection(preset_tasks)
+
+
+# --- planner ---
+PLAN_HELP = {
+    "preset": "a preset by name or file (default quality)",
+    "gguf": "plan a model file instead: first shard, hollow or cut files will do",
+    "draft": "its MTP head or draft model in a file of its own",
+    "set": "key=value, a setting to change; may be given several times",
+    "free": "plan for a machine with that many GiB of memory available, not for this one",
+    "reserve": "GiB to leave to the rest of the system",
+    "engine": "engine: a folder of patches/",
+    "flavour": "cpu, rocm or vulkan",
+    "json": "print one JSON document",
+}
+
+
+@job(iterable=["set"], help=PLAN_HELP)
+def plan(
+    _: Context,
+    preset: str = "",
+    gguf: str = "",
+    draft: str = "",
+    set: list[str] | None = None,
+    free: float | None = None,
+    reserve: float | None = None,
+    engine: str = "",
+    flavour: str = "",
+    json: bool = False,
+) -> int:
+    """Say how much memory a start takes, term by term, and whether that fits. Nothing is downloaded."""
+    import say
+    from presets.planner import ask, show
+
+    request = ask.Request.of(preset, gguf, draft, set or [], free, reserve, engine, flavour)
+    found, origin = ask.answer(request)
+    if json:
+        say.document(found.to_json())
+    else:
+        print(f"{found.preset}: {origin}", show.text(found, colour=sys.stdout.isatty()), sep="\n")
+    return found.exit_code
+
+
+plan_tasks = Collection("plan")
+plan_tasks.add_task(plan, name="one", default=True)
+ns.add_collection(plan_tasks)
 
 
 # --- compose ---

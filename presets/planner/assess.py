@@ -94,6 +94,7 @@ class Question:
     device: Device
     budget: Budget
     preset: str = ""
+    outlined: bool = False
 
 
 def plan(
@@ -105,6 +106,7 @@ def plan(
     budget: Budget,
     *,
     preset: str = "",
+    outlined: bool = False,
     projection: Mapping[str, int] | None = None,
 ) -> Plan:
     """Size everything that a start of llama-server allocates, and judge it.
@@ -112,6 +114,7 @@ def plan(
     Args:
         header: of the model, all shards merged.
         draft: of the MTP head or draft model in a file of its own; None for none or an embedded head.
+        outlined: the headers are outlines: weights are known by the size of the files alone.
         projection: bytes by term name that the engine itself projected; they replace computed ones.
 
     Raises:
@@ -121,7 +124,7 @@ def plan(
 
     question = Question(
         header=header, draft=draft, options=options, traits=traits, device=device, budget=budget,
-        preset=preset,
+        preset=preset, outlined=outlined,
     )  # fmt: skip
     found = assess(question, projection=projection)
     return replace(found, warnings=advice.warnings(question, found), advice=advice.advise(question, found))
@@ -142,6 +145,8 @@ def assess(question: Question, *, projection: Mapping[str, int] | None = None) -
     unknown = not arch.known or (drafted is not None and not drafted.known) or _headless(q, arch, drafted)
     if unknown:
         found = [replace(term, certainty=_loosest(term)) for term in found]
+    if q.outlined:
+        found = [replace(t, certainty="measured") if "weights" in t.name else t for t in found]
     found = _projected(found, projection or {})
     ordered = tuple(sorted((t for t in found if t.bytes), key=lambda t: (ORDER.index(t.name), t.where)))
     plan = Plan(

@@ -37,6 +37,8 @@ NGRAM_OUTPUTS: Final = {
 }
 """Tokens a draft without a model may have by default (common_speculative_n_max)."""
 MAX_SLOTS: Final = 256
+SHORT_NAMES: Final = {"spec_type": "spec_types", "cache_ram": "cache_ram_mib", "gpu_layers": "n_gpu_layers"}
+"""Names of preset settings that are called otherwise here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +188,8 @@ def override(options: Options, settings: dict[str, str]) -> Options:
     """
     kinds = {item.name: str(item.type) for item in fields(Options)}
     changed: dict[str, object] = {}
-    for key, text in settings.items():
+    for given, text in settings.items():
+        key = SHORT_NAMES.get(given, given)
         if key not in kinds:
             raise BadInput(
                 f"the planner knows no setting {key!r}",
