@@ -252,6 +252,8 @@ class _HubHandler(_Handler):
             self.refuse(fault)
         elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/([^/]+)(?:/(.*))?", path):
             self.tree(*found.groups())
+        elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)/revision/([^/]+)", path):
+            self.info(*found.groups())
         elif found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
             self.resolve(*found.groups())
         else:
@@ -280,6 +282,20 @@ class _HubHandler(_Handler):
             plain = self.path.split("?")[0]
             headers["Link"] = f'<{self.hub.url}{plain}?cursor={first + self.hub.page}>; rel="next"'
         return self.answer(200, json.dumps(page).encode(), headers)
+
+    def info(self, repo: str, revision: str) -> None:
+        """What the Hub's own client asks first."""
+        files = self.hub.files.get((repo, revision), {})
+        siblings = [{"rfilename": path} for path in sorted(files)]
+        body = {
+            "id": repo,
+            "modelId": repo,
+            "sha": revision,
+            "private": False,
+            "siblings": siblings,
+            "tags": [],
+        }
+        self.answer(200, json.dumps(body).encode(), {"Content-Type": "application/json"})
 
     def resolve(self, repo: str, revision: str, path: str) -> None:
         content = self.hub.files.get((repo, revision), {}).get(path)
@@ -368,6 +384,10 @@ class _BytesHandler(_Handler):
     def body(self, content: Content, start: int, end: int, fault: Fault | None) -> None:
         """Send bytes in pieces, at the server's rate, until done or the fault strikes."""
         kind, after = (fault.kind, fault.after) if fault else ("", 0)
+        if fault is None and content.path is not None and self.hub.rate is None:
+            with content.path.open("rb") as file:
+                self.connection.sendfile(file, start, end - start)
+            return self.hub.count(end - start, urlsplit(self.path).query)
         position = start
         while position < end and not self.hub.closing.is_set():
             size = min(PIECE, end - position)
