@@ -168,7 +168,8 @@ def peak(arch: Architecture, sizes: Shape, options: Options, tokens: int) -> Pea
     name = max(found, key=lambda key: found[key])
     fits = arch.name in COMPARED and name not in ("scan", "attention")
     size = found[name] * FLOAT
-    return Peak(bytes=size if arch.name in COMPARED else size * 11 // 10, name=name, fits=fits)
+    margin = 10 if arch.name in COMPARED or name == "scan" else 11
+    return Peak(bytes=size * margin // 10, name=name, fits=fits)
 
 
 def feed_floats(arch: Architecture) -> int:

@@ -29,6 +29,8 @@ LAZY_ARCHITECTURES: Final = ("qwen4exp", "gemma4")
 """Architectures that mark the table TENSOR_READ_LAZY."""
 OUTPUT_NORM_INPUTS: Final = {"lfm2": "token_embd_norm.weight", "lfm2moe": "token_embd_norm.weight"}
 """Architectures whose `token_embd_norm` is the output norm in truth."""
+OUTPUT_FIRST: Final = ("gemma3n", "gemma4", "gemma4-assistant")
+"""Architectures that ask for a tied output before the embedding: even on the CPU it is there twice."""
 HOST_ALIGNMENT: Final = 32
 DEVICE_ALIGNMENT: Final = 128
 ROW_PADDING: Final = 512
@@ -70,8 +72,11 @@ def place(
         else:
             on_device += device_bytes(tensor, device)
     tied = header.by_name.get("token_embd.weight")
-    if tied and "output.weight" not in header.by_name and device.kind != "cpu" and first <= len(arch.layers):
-        on_device += device_bytes(tied, device)
+    if tied is not None and "output.weight" not in header.by_name:
+        if device.kind != "cpu" and first <= len(arch.layers):
+            on_device += device_bytes(tied, device)
+        elif arch.name in OUTPUT_FIRST and not is_mapped(options, traits, device):
+            on_host += pad(tied.nbytes, HOST_ALIGNMENT)
     return Placement(
         device=on_device, host=on_host, table=table, lazy=is_lazy(table, options, traits, device)
     )
@@ -126,6 +131,12 @@ def is_lazy(table: int, options: Options, traits: Traits, device: Device) -> boo
     if options.lazy_mode == "on":
         return True
     return traits.lazy_auto[device.kind] and table > traits.lazy_min_bytes
+
+
+def is_mapped(options: Options, traits: Traits, device: Device) -> bool:
+    """Whether weights stay in the mapped file (load_tensors: AUTO becomes NONE without mmap support)."""
+    mode = traits.load_auto[device.kind] if options.load_mode == "auto" else options.load_mode
+    return mode.startswith("mmap")
 
 
 def terms(placement: Placement, traits: Traits) -> list[Term]:
