@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import say
 from compose import container, record, status
 from compose.render import Weights
 from errors import BadInput, DoesNotFit
 from patches.engines import Engine
-from presets import gguf, models
+from presets import models
 from presets.models import ModelFiles
-from presets.planner import plan, table
-from presets.planner.assess import Plan
+from presets.planner.assess import Plan, plan
 from presets.planner.terms import GIB, MIB, Budget, device
 from presets.schema import Preset
 
@@ -23,24 +20,11 @@ def option_build(engine: Engine) -> int:
 
 
 def model_files(preset: Preset) -> ModelFiles:
-    """The model and head of a preset, fetched and verified; local files are only read."""
+    """The model and head of a preset, fetched and verified; of own files only the headers are checked."""
+    found = models.ensure(preset)
     if not preset.local:
-        found = models.ensure(preset)
         say.step("models", f"{found.model.name}: {say.size(found.bytes)} here and verified")
-        return found
-    model, draft = Path(preset.model), Path(preset.head) if preset.head else None
-    header = gguf.read_set(model)
-    draft_header = gguf.read_set(draft) if draft else None
-    files = (*gguf.shard_paths(model), *([draft] if draft else []))
-    say.step("models", f"{model.name}: a local file, its content is not verified")
-    return ModelFiles(
-        model=model,
-        draft=draft,
-        files=files,
-        bytes=sum(file.stat().st_size for file in files),
-        header=header,
-        draft_header=draft_header,
-    )
+    return found
 
 
 def weights(files: ModelFiles) -> Weights:
@@ -84,7 +68,7 @@ def gate(preset: Preset, engine: Engine, files: ModelFiles, *, freed: int = 0) -
         say.warn(warning)
     if found.exit_code:
         raise DoesNotFit(
-            f"preset {preset.name} is {found.verdict}\n{table(found)}",
+            f"preset {preset.name} is {found.verdict}\n{_table(found)}",
             why=f"{say.size(found.total_bytes)} planned, {say.size(budget.budget_bytes)} to give",
             hint="; ".join(found.advice) or "./inv plan",
         )
@@ -94,6 +78,11 @@ def gate(preset: Preset, engine: Engine, files: ModelFiles, *, freed: int = 0) -
         f"{found.per_slot_context} tokens a slot",
     )
     return found
+
+
+def _table(found: Plan) -> str:
+    rows = [f"  {term.name:<22}{say.size(term.bytes):>12}  {term.certainty}" for term in found.terms]
+    return "\n".join([*rows, f"  {'total':<22}{say.size(found.total_bytes):>12}"])
 
 
 def freed_by_stopping(current: str | None) -> int:

@@ -191,7 +191,9 @@ def _named(values: dict[str, Any], inputs: Inputs) -> Rendered:
     """Give the deployment a name that follows from its content, and write the file with it."""
     preset, host = inputs.preset, inputs.host
     template = (TEMPLATES / "compose.yaml.j2").read_text(encoding="utf-8")
-    content = compact([values, _key_digest(preset), template])
+    # The same image may have several tags; which one it was found by changes nothing.
+    told = {**values, "labels": {k: v for k, v in values["labels"].items() if k != f"{LABEL}image"}}
+    content = compact([told, _key_digest(preset), template])
     name = f"{slug(preset.name)}-{hashlib.sha256(content.encode()).hexdigest()[:10]}"
     project = f"haloforge-{home_id(host.home)}-{name}"
     folder = host.home / "deployments" / name
