@@ -85,7 +85,16 @@ class Answer:
 
     @property
     def decode_rate(self) -> float | None:
-        """Tokens/s between the first and the last token, as the client saw them; None below two."""
+        """Tokens/s of the generation: as the server timed it, else as the client saw it.
+
+        The server's clock is the better one: a client that is scheduled late sees a burst.
+        """
+        timed = self.timings.get("predicted_per_second", 0.0)
+        return timed if timed > 0 and self.tokens > 1 else self.seen_rate
+
+    @property
+    def seen_rate(self) -> float | None:
+        """Tokens/s between the first and the last arrival; None below two."""
         if len(self.stamps) < 2 or self.stamps[-1] <= self.stamps[0]:
             return None
         return (self.tokens - 1) / (self.stamps[-1] - self.stamps[0])

@@ -149,18 +149,18 @@ def _notices(points: Sequence[Point], plotted: bool) -> list[str]:
 
 def _tiles(found: Content, points: Sequence[Point]) -> list[tuple[str, str]]:
     """A few figures on top: how well the planner did, how much was measured."""
-    errors = [
-        abs(float(cell))
+    rows = [
+        dict(zip(table.columns, row, strict=True))
         for table in found.tables
-        if table.source is None and "error_percent" in table.columns
-        for cell in table.column("error_percent")
-        if isinstance(cell, int | float)
+        if table.source is None and table.id.endswith("-error")
+        for row in table.rows
     ]
+    exact = [abs(float(row["error_percent"] or 0)) for row in rows if row["certainty"] == "exact"]
+    below = sum(float(row["error_percent"] or 0) < -1 for row in rows if row["certainty"] != "exact")
     tiles = []
-    if errors:
-        exact = sum(error < 0.1 for error in errors)
-        tiles.append((f"{number(max(errors))} %", "largest error of the planner"))
-        tiles.append((f"{exact} of {len(errors)}", "memory terms predicted within 0.1 %"))
+    if exact:
+        tiles.append((f"{number(max(exact))} %", f"largest error of {len(exact)} terms planned as exact"))
+        tiles.append((str(below), f"of {len(rows) - len(exact)} bounds that were too low"))
     if points:
         tiles.append((str(sum(point.status == "ok" for point in points)), "points measured"))
         tiles.append((str(len({point.identity.subject for point in points})), "presets or models"))

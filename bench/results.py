@@ -60,6 +60,7 @@ class Point(BaseModel):
     seconds: float = 0.0
     quick: bool = False
     predicted: dict[str, float] = Field(default_factory=dict)
+    certainty: dict[str, str] = Field(default_factory=dict, description="of each predicted name")
     measured: dict[str, float] = Field(default_factory=dict)
     samples: list[dict[str, Any]] = Field(default_factory=list)
 

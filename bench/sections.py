@@ -174,17 +174,18 @@ def _memory(points: Sequence[Point]) -> Iterator[Table]:
                 ours, theirs = _sum(point.predicted, term), _sum(point.measured, term)
                 if ours is not None and theirs is not None:
                     error = (ours - theirs) / theirs * 100 if theirs else None
-                    rows.setdefault((_server(point), term), (_server(point), term, ours, theirs, error))
+                    row = (_server(point), term, _certainty(point, term), ours, theirs, error)
+                    rows.setdefault((_server(point), term), row)
         compute = [row for (_, term), row in rows.items() if term == "compute"]
         pairs = Plot(kind="pairs", x="server", y=("predicted_mib", "measured_mib"), unit="MiB")
-        columns = ("server", "term", "predicted_mib", "measured_mib", "error_percent")
+        columns = ("server", "term", "certainty", "predicted_mib", "measured_mib", "error_percent")
         yield _table(
             f"{slug}-compute", "memory", f"Compute buffer: {name}", columns, compute, pairs,
             "The planner's figure before the start beside the engine's own in its log.",
         )  # fmt: skip
         yield _table(
             f"{slug}-error", "memory", f"Error of the planner: {name}", columns, list(rows.values()),
-            text="Every term that both the planner and the start-up log state.",
+            text="Every term that both the planner and the start-up log state; a bound may only be above.",
         )  # fmt: skip
 
 
@@ -193,6 +194,13 @@ def _sum(values: Mapping[str, float], term: str) -> float | None:
     names = (f"{term}_bytes", f"{term}_device_bytes", f"{term}_host_bytes")
     found = [values[name] for name in names if name in values]
     return sum(found) / _MIB if found else None
+
+
+def _certainty(point: Point, term: str) -> str:
+    """How sure the planner is of a term: as sure as of its least sure part."""
+    order = ("exact", "measured", "bounded")
+    names = (f"{term}_bytes", f"{term}_device_bytes", f"{term}_host_bytes")
+    return max((point.certainty.get(name, "exact") for name in names), key=order.index)
 
 
 def _server(point: Point) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from bench.results import Point
 from bench.spread import spread
-from bench.sweep import named
+from bench.sweep import named, shown
 from bench.words import label, number
 
+WIDTH: Final = 118
 COLUMNS: Final = {
     "ubatch": ("prompt_tps", "decode_tps", "ttft_s"),
     "slots": ("decode_tps", "ttft_s", "acceptance"),
@@ -21,26 +22,42 @@ COLUMNS: Final = {
 
 
 def table(sweep: str, points: Sequence[Point]) -> str:
-    """One row per point: median and, where there are several samples, the quartiles; or why it failed."""
+    """One row per point: median and, where there are several samples, the quartiles; or why it failed.
+
+    Settings that all points share stand in the title.
+    """
     from rich.console import Console
     from rich.table import Table
 
-    made = Table(title=f"bench.{sweep}: median (quartiles)", title_justify="left")
-    made.add_column("point", overflow="fold")
-    for name in COLUMNS[sweep]:
-        made.add_column(label(name), justify="right")
-    made.add_column("compute, MiB", justify="right")
-    made.add_column("planned, MiB", justify="right")
+    varying, shared = _settings(points)
+    title = f"bench.{sweep}: median (quartiles)" + (f"; {named(shared)}" if shared else "")
+    made = Table(title=title, title_justify="left")
+    for name in varying:
+        made.add_column(name.replace("_", " "))
+    for heading in (*(label(name) for name in COLUMNS[sweep]), "compute, MiB", "planned, MiB"):
+        made.add_column(heading, justify="right")
+    failures = []
     for point in points:
+        settings = [shown(point.settings[name]) if name in point.settings else "" for name in varying]
         if point.status == "failed":
-            made.add_row(named(point.settings), f"failed: {point.reason}")
+            made.add_row(*settings, "failed")
+            failures.append(f"failed: {named(point.settings)}: {point.reason}")
         else:
             cells = [_cell(point, name) for name in COLUMNS[sweep]]
-            made.add_row(named(point.settings), *cells, _compute(point.measured), _compute(point.predicted))
-    console = Console(width=110)
+            made.add_row(*settings, *cells, _compute(point.measured), _compute(point.predicted))
+    console = Console(width=WIDTH)
     with console.capture() as captured:
         console.print(made)
-    return captured.get().rstrip()
+    return "\n".join([captured.get().rstrip(), *failures])
+
+
+def _settings(points: Sequence[Point]) -> tuple[list[str], dict[str, Any]]:
+    """Names of the settings in which points differ, and the settings all share."""
+    names = list(dict.fromkeys(name for point in points for name in point.settings))
+    values = {name: {shown(point.settings.get(name, "")) for point in points} for name in names}
+    varying = [name for name in names if len(values[name]) > 1]
+    shared = {name: points[0].settings[name] for name in names if name not in varying} if points else {}
+    return (varying, shared) if varying else (names, {})
 
 
 def _cell(point: Point, name: str) -> str:

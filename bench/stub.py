@@ -29,12 +29,14 @@ class Behaviour:
         die_after: end the process in the middle of this many-th answer; 0 never.
         model: the alias it reports.
         slots, ctx: what `/props` reports.
+        claim: tokens/s that its timings state whatever the clock says; 0 states what passed.
         draft: accepted and drafted tokens reported per generated token, such as (0.6, 1.0); None for
             a server without speculation.
     """
 
     rate: float = 0.0
     ttft_s: float = 0.0
+    claim: float = 0.0
     die_after: int = 0
     model: str = "stub"
     slots: int = 4
@@ -115,7 +117,7 @@ async def _stream(
         await writer.drain()
         if behaviour.rate:
             await asyncio.sleep(max(0.0, begin + done / behaviour.rate - time.perf_counter()))
-    spent = (time.perf_counter() - begin) * 1000
+    spent = tokens / behaviour.claim * 1000 if behaviour.claim else (time.perf_counter() - begin) * 1000
     for last in _last(behaviour, body, tokens, spent, chat):
         writer.write(_chunk(last))
     writer.write(b"0\r\n\r\n")
@@ -175,12 +177,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     for name, kind, default in (
         ("rate", float, 0.0), ("ttft", float, 0.0), ("die-after", int, 0), ("alias", str, "stub"),
-        ("port", int, 0), ("host", str, "127.0.0.1"), ("accept", float, -1.0),
+        ("port", int, 0), ("host", str, "127.0.0.1"), ("accept", float, -1.0), ("claim", float, 0.0),
     ):  # fmt: skip
         parser.add_argument(f"--{name}", type=kind, default=default)
     given, _ = parser.parse_known_args()
     behaviour = Behaviour(
-        rate=given.rate, ttft_s=given.ttft, die_after=given.die_after, model=given.alias,
+        rate=given.rate, ttft_s=given.ttft, claim=given.claim, die_after=given.die_after, model=given.alias,
         draft=(given.accept, 1.0) if given.accept >= 0 else None,
     )  # fmt: skip
     asyncio.run(serve(behaviour, given.host, given.port))

@@ -11,7 +11,7 @@ from bench.containers import Image
 from bench.host import available_bytes
 from bench.results import Identity, folder
 from bench.servers import Files, Launcher, Program, Remote, refuse_other_model, served
-from bench.sweep import Subject
+from bench.sweep import Prediction, Subject
 from compose import deploy, planning
 from errors import BadInput
 from images import records
@@ -111,19 +111,25 @@ def _subject(preset: Preset, launcher: Launcher, engine: Engine, identity: Ident
     )  # fmt: skip
 
 
-def predicted(files: ModelFiles, traits: Traits, preset: Preset) -> dict[str, float]:
-    """The planner's bytes under the names of `buffers`, target and draft together."""
+def predicted(files: ModelFiles, traits: Traits, preset: Preset) -> Prediction:
+    """The planner's bytes under the names of `buffers`, target and draft together.
+
+    A sum is as sure as the least sure of its terms.
+    """
     draft = files.draft_header if preset.drafts else None
     budget = Budget(available_bytes=available_bytes())
     found = plan(files.header, draft, preset.options(), traits, device(preset.flavour), budget)
-    total: dict[str, float] = {}
+    sizes: dict[str, float] = {"total_bytes": float(found.total_bytes)}
+    certainty: dict[str, str] = {}
     for term in found.terms:
         name = _BUFFER_OF.get((term.name, term.where))
         if name is not None:
-            total[name] = total.get(name, 0.0) + term.bytes
-    return total | {"total_bytes": float(found.total_bytes)}
+            sizes[name] = sizes.get(name, 0.0) + term.bytes
+            certainty[name] = max(certainty.get(name, "exact"), term.certainty, key=_SURE.index)
+    return Prediction(sizes=sizes, certainty=certainty)
 
 
+_SURE: Final = ("exact", "measured", "bounded")
 _BUFFER_OF: Final = {
     ("weights_device", "device"): "weights_device_bytes", ("weights_host", "host"): "weights_host_bytes",
     ("ngram_table", "host"): "weights_host_bytes", ("draft_weights", "device"): "weights_device_bytes",

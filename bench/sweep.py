@@ -39,6 +39,14 @@ class PointFailed(CheckFailed):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What the planner says of some settings: bytes by name, and how sure it is of each name."""
+
+    sizes: Mapping[str, float]
+    certainty: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Subject:
     """What is measured: a server that runs already, or a preset on an engine that starts them."""
 
@@ -48,7 +56,7 @@ class Subject:
     identity: Identity
     url: str | None = None
     key: str | None = None
-    predict: Callable[[Preset], Mapping[str, float]] = lambda preset: {}
+    predict: Callable[[Preset], Prediction] | None = None
     buffers: Callable[[str], Mapping[str, float]] = lambda log: {}
 
     @property
@@ -187,8 +195,11 @@ def _group(
 def _one(step: Step, point: Point, live: Live, watch: host.Watch, subject: Subject, before: Outcome) -> Point:
     begin = time.monotonic()
     identity = point.identity.model_copy(update={"build": live.says.build})
-    predicted = dict(subject.predict(live.preset)) if live.preset else {}
-    point = point.model_copy(update={"identity": identity, "predicted": predicted})
+    point = point.model_copy(update={"identity": identity})
+    if live.preset is not None and subject.predict is not None:
+        said = subject.predict(live.preset)
+        planned = {"predicted": dict(said.sizes), "certainty": dict(said.certainty)}
+        point = point.model_copy(update=planned)
     try:
         outcome = step.measure(live)
     except HaloforgeError as error:
@@ -278,10 +289,10 @@ class _Progress:
 
 def named(settings: Mapping[str, Any]) -> str:
     """Settings on one line: `ubatch=256 depth=0`."""
-    return " ".join(f"{name}={_short(value)}" for name, value in settings.items())
+    return " ".join(f"{name}={shown(value)}" for name, value in settings.items())
 
 
-def _short(value: Any) -> str:
+def shown(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ",".join(str(one) for one in value) or "none"
     return f"{value:g}" if isinstance(value, float) else str(value)

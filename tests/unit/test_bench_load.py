@@ -129,8 +129,16 @@ def test_what_is_no_url_is_refused(url: str) -> None:
         load.fire(url, [])
 
 
-def test_the_decode_rate_counts_from_the_first_token_to_the_last() -> None:
+def test_the_seen_rate_counts_from_the_first_token_to_the_last() -> None:
     answer = load.Answer(name="a", stamps=(1.0, 1.5, 2.0, 3.0), timings={"predicted_n": 5})
     assert answer.ttft_s == 1.0
-    assert answer.decode_rate == pytest.approx(4 / 2.0), "five tokens in four chunks, four of them timed"
+    assert answer.seen_rate == pytest.approx(4 / 2.0), "five tokens in four chunks, four of them timed"
+    assert answer.decode_rate == answer.seen_rate
     assert load.Answer(name="a", stamps=(1.0,)).decode_rate is None
+
+
+def test_the_servers_clock_goes_before_the_clients() -> None:
+    burst = load.Answer(
+        name="a", stamps=(1.0, 1.001), timings={"predicted_n": 2, "predicted_per_second": 40.0}
+    )
+    assert burst.decode_rate == 40.0

@@ -74,7 +74,7 @@ def test_the_planner_is_held_against_the_log() -> None:
         )
     ]  # fmt: skip
     found = table(points, "-error")
-    assert [row[1:4] for row in found.rows] == [("compute", 11.0, 10.0)]
+    assert [row[1:5] for row in found.rows] == [("compute", "exact", 11.0, 10.0)]
     assert found.column("error_percent") == pytest.approx([10.0])
     assert not [
         one for one in content([point("ubatch", {"ubatch": 64})], EMPTY).tables if one.group == "memory"
