@@ -144,7 +144,7 @@ def failure(logged: Logged) -> str:
     """
     if not logged.refused:
         return ""
-    name, size = next(iter(logged.refused.items()))
+    name, size = list(logged.refused.items())[-1]
     last = [c for load in (*logged.projections, *logged.loads) for c in load.contexts]
     sizes = {kind: context.sized.get(kind) for context in last[-1:] for kind in context.sized}
     what = next((kind for kind, mib in sizes.items() if mib and abs(mib - size) < 0.01), "")
