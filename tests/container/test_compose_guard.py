@@ -30,16 +30,14 @@ def hog(mib: int) -> Iterator[None]:
         "print('held', flush=True)\n"
         "input()\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", body], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    try:
-        assert process.stdout.readline() == "held\n"
-        yield
-    finally:
-        process.kill()
-        process.wait()
+    argv = [sys.executable, "-c", body]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "held\n"
+            yield
+        finally:
+            process.kill()
 
 
 def docker(*words: str) -> subprocess.CompletedProcess[str]:
