@@ -32,7 +32,8 @@ BUFFER_S: Final = 0.5
 SLOWEST: Final = 1024
 """Bytes per second below which, over the stall time, a connection counts as dead."""
 SMALLEST_SPAN: Final = 64 << 20
-FLUSH_EVERY_S: Final = 30.0
+FLUSH_EVERY_S: Final = 1.0
+"""Writing to the disk goes along with the transfer, so that little is left to flush at its end."""
 PATIENCE_WITH_416: Final = 2
 LEAVE_AFTER_S: Final = 2.0
 """After a failure the other connections have this long to end by themselves."""

@@ -14,12 +14,11 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 import say
-from errors import BadInput, CheckFailed, NetworkFailed
+from errors import BadInput, CheckFailed, HostLacks, NetworkFailed
 from paths import replacing
 from presets import download, download_door
 from presets.catalog import FOLDER, Files, Hub, Shard
 from presets.download_door import Door
-from presets.download_part import disk
 
 LOCK: Final = FOLDER / "lock.json"
 
@@ -163,5 +162,12 @@ def _write(lock: Lock, path: Path) -> None:
     content = {
         repo: {name: vars(pin) for name, pin in sorted(files.items())} for repo, files in sorted(lock.items())
     }
-    with disk(path), replacing(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    try:
+        with replacing(path) as temporary:
+            temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise HostLacks(
+            f"cannot write the lock {path}",
+            why=error.strerror or str(error),
+            hint="make the checkout writable, or run ./inv models.lock as its owner",
+        ) from error
