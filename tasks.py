@@ -805,6 +805,25 @@ def bench_all(
     return max((run.exit_code(points) for points in found.values()), default=0)
 
 
+@job(
+    iterable=["only"],
+    help={
+        "only": "startup, deploy or build; may be given several times (default: all, about half an hour)",
+        "preset": "what to deploy (default demo)",
+        "json": "print one JSON document",
+    },
+)
+def bench_overhead(
+    _: Context, only: list[str] | None = None, preset: str = "demo", json: bool = False
+) -> None:
+    """Measure what Haloforge adds to the bare tools: start-up, build, rebuild, deploy, size; as ratios."""
+    import say
+    from bench import overhead
+
+    rows = overhead.measure(only or [], preset)
+    say.document([row.to_json() for row in rows]) if json else print(overhead.table(rows))
+
+
 bench_tasks = Collection("bench")
 for _name, _purpose in (
     ("ubatch", "Measure compute buffer, prompt and decode speed and waiting by ubatch, beside the plan."),
@@ -818,6 +837,7 @@ for _task, _name in (
     (bench_compare, "compare"),
     (bench_report, "report"),
     (bench_ceiling, "ceiling"),
+    (bench_overhead, "overhead"),
     (bench_all, "all"),
 ):
     bench_tasks.add_task(_task, name=_name)
