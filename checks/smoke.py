@@ -314,7 +314,10 @@ def _explained(refused: Refused) -> str:
 
 
 def _short(error: Exception) -> str:
-    return f"the server did not answer ({type(error).__name__}: {str(error)[:160]})"
+    """The cause that lies deepest: requests wraps it several times over."""
+    cause = re.search(r"\[Errno -?\d+\] ([\w ]+)|(Remote end closed connection)|(timed out)", str(error))
+    words = next(filter(None, cause.groups())).lower() if cause else str(error)[:160]
+    return f"the server did not answer: {words}"
 
 
 def _excerpt(text: str) -> str:

@@ -66,7 +66,7 @@ class Qwen4Exp(Hybrid):
     rank: int = 16
     experts: int = 4
     expert_width: int = 64
-    index_heads: int = 4
+    index_heads: int = 16
     index_size: int = 64
     top_k: int = 64
     ratio: int = 4

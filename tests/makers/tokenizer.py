@@ -17,12 +17,16 @@ WORDS = (
     " word", " one", " two", " three", " red", " green", " blue", " house", " river", " mountain",
     "user", "system", "assistant", "hello", "ing", "tion", "ment",
 )  # fmt: skip
-CHAT_TEMPLATE = (
-    "{%- for message in messages -%}"
-    "{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"
-    "{%- endfor -%}"
-    "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"
-)
+CHAT_TEMPLATE = """\
+{%- if reasoning_effort is defined and reasoning_effort not in ["low", "medium", "xhigh"] -%}
+{{ raise_exception("unexpected reasoning effort: only low, medium and xhigh exist") }}
+{%- endif -%}
+{%- for message in messages -%}
+{{ "<|im_start|>" + message.role + "\\n" + message.content + "<|im_end|>\\n" }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{ "<|im_start|>assistant\\n" }}{%- endif -%}
+"""
+"""Plain turns, and an error for an effort that does not exist."""
 
 
 @dataclass(frozen=True, kw_only=True)
