@@ -13,14 +13,14 @@ All candidates are in floats (4 B) per token of the ubatch, unless they say byte
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from patches.traits import Traits
 from presets.planner import caches
 from presets.planner.architecture import Architecture
 from presets.planner.options import Options, Shape, pad
-from presets.planner.terms import MIB, Certainty, Device, Term
+from presets.planner.terms import GFX1151, MIB, Certainty, Device, Term
 
 FLOAT: Final = 4
 MASK: Final = 2
@@ -120,9 +120,18 @@ def _on_gpu(
         size = size * 9 // 8
     elif arch.name not in SEEN_ON_GPU:
         size = size * 21 // 20
+    size = max(size, _while_copies_count(arch, sizes, options, traits))
     certainty: Certainty = "measured" if seen else "bounded"
     formula = f"{top.name} + masks + flash attention's copies; {tokens} tokens"
     return Buffer(device=size, host=host, certainty=certainty, formula=formula)
+
+
+def _while_copies_count(arch: Architecture, sizes: Shape, options: Options, traits: Traits) -> int:
+    """The size at the largest ubatch at which flash attention's copies still find no hole; 0 below it."""
+    last = max((layer.k + layer.v for layer in arch.layers), default=0)
+    if not arch.index_pool or sizes.slots > 1 or sizes.ubatch <= last:
+        return 0
+    return buffer(arch, replace(sizes, ubatch=last), options, traits, GFX1151).device
 
 
 def masks(arch: Architecture, sizes: Shape, options: Options, traits: Traits) -> int:
@@ -204,8 +213,8 @@ def linear_floats(arch: Architecture, sizes: Shape, tokens: int) -> int:
     per_sequence = copies_of_state * arch.state_s + arch.state_r
     wide = arch.width * arch.streams * 5 // 2 if arch.streams > 1 else 0
     row = 2 * arch.conv_channels + arch.inner + 5 * arch.width + wide
-    uneven = 21 if tokens != sizes.ubatch else 20
-    return (max(sizes.slots, 1) * per_sequence + tokens * row) * uneven // 20
+    several = 21 if sizes.slots > 4 and arch.streams == 1 else 20
+    return (max(sizes.slots, 1) * per_sequence + tokens * row) * several // 20
 
 
 def mamba_floats(arch: Architecture, sizes: Shape, tokens: int) -> int:
@@ -226,14 +235,17 @@ def sparse_peak(arch: Architecture, sizes: Shape, options: Options, tokens: int,
     wide, cells, blocks = arch.width * arch.streams, sizes.cells, pools(arch, sizes)
     queries = arch.heads * arch.head_size
     turned = queries if options.cache_type_k in ROTATED else 0
-    holes = min(1 if sizes.slots > 1 and cells < 65536 else 2, 2 * blocks // cells)
+    holes = min(2, 2 * blocks // cells)
+    selected = 2 * cells * (2 - holes)
+    if sizes.slots > 1 and holes == 2:  # seen up to 32768 cells: one hole was too small by the tail
+        selected = 2 * min(cells, 65536)
     pooled = 39 * 4 * blocks
     experts = arch.expert_used * (3 * arch.expert_feed + arch.width) + 3 * wide + 2 * arch.width
     picked = 8 * arch.index_top_k
     row = FLOAT * (4 * wide + 2 * queries + arch.width // 2 + turned) + picked
     found = {
         "experts": tokens * FLOAT * experts + pooled,
-        "sparse attention": tokens * (4 * blocks + 2 * cells * (2 - holes) + row) + pooled,
+        "sparse attention": tokens * (4 * blocks + selected + row) + pooled,
         "pooling": blocks * 4 * 679 + tokens * FLOAT * 7 * wide // 2,
         "linear attention": FLOAT * linear * 26 // 25 + pooled,
     }
