@@ -118,7 +118,7 @@ def deployment(preset: str) -> list[Row]:
     compose = documents.read(paths.home() / "deployments" / "current" / "compose.yaml")
     (service,) = compose["services"].values()
     url = _url(service)
-    subprocess.run([INV, "stop"], check=True, stderr=subprocess.DEVNULL)
+    _wall([INV, "stop"])
     bare = _until_healthy(url, lambda: _docker_run(service))
     ours = _until_healthy(url, lambda: _deploying(preset))
     return [
@@ -134,7 +134,7 @@ def deployment(preset: str) -> list[Row]:
 
 
 def _deploy(preset: str) -> None:
-    subprocess.run([INV, "deploy", "--preset", preset], check=True, stdout=subprocess.DEVNULL)
+    _wall([INV, "deploy", "--preset", preset])
 
 
 def _url(service: dict[str, Any]) -> str:

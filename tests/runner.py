@@ -16,11 +16,13 @@ from say import step
 LONG: Final = ("rocm_build", "faults")
 TOOLS: Final = {
     "shellcheck": ("shellcheck", "ShellCheck"),
-    "chromium": ("chromium", "chromium"),
+    "chromium|chromium-browser|google-chrome": ("chromium", "chromium"),
     "fc-list": ("fontconfig fonts-dejavu-core", "fontconfig dejavu-sans-fonts"),
 }
-"""Programs that tests run: their packages on Debian and on Fedora."""
+"""Programs that tests run (any of the names between bars): their packages on Debian and on Fedora."""
 SCRIPTS: Final = ("inv", ".ci/run")
+SHELLCHECK: Final = ("shellcheck", "--shell", "sh", "--severity", "warning", "--exclude", "SC2034")
+"""SC2034: variables of a script that others source look unused."""
 PYTEST_CODES: Final = {0: 0, 1: 1, 2: 130, 3: 1, 4: 2, 5: 2}
 """pytest's exit codes in ours: 2 = interrupted, 3 = its own fault, 4 = usage, 5 = no test was chosen."""
 
@@ -56,7 +58,7 @@ class Choice:
 
 def missing_tools() -> list[str]:
     """Programs that tests need and this host lacks."""
-    return [name for name in TOOLS if not have(name)]
+    return [names for names in TOOLS if not any(have(name) for name in names.split("|"))]
 
 
 def require_tools() -> None:
@@ -90,7 +92,8 @@ def run(choice: Choice) -> int:
     ]
     codes = [_run([sys.executable, "-m", *part]) for part in parts]
     if not choice.unit:
-        codes.append(_run(["shellcheck", *SCRIPTS]))
+        scripts = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("images/programs/*.sh"))
+        codes.append(_run([*SHELLCHECK, *SCRIPTS, *scripts]))
     code = PYTEST_CODES.get(_run(choice.pytest()), 1)
     return code or max(codes)
 
