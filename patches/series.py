@@ -156,8 +156,13 @@ def read(folder: Path) -> Series:
     path = folder / "series.yaml"
     if not path.exists():
         return Series()
+    return parse(documents.read(path), path)
+
+
+def parse(document: object, path: Path) -> Series:
+    """Check the document of a series; the path stands for it in messages."""
     try:
-        return Series.model_validate(documents.read(path) or {})
+        return Series.model_validate(document or {})
     except ValidationError as error:
         raise BadInput(f"{path} is wrong", why=describe(error)) from error
 

@@ -99,6 +99,8 @@ class Traits(BaseModel):
     """The HIP backend puts f16 copies of quantized K and V beside a flash attention operation."""
     compute: Mapping[str, ComputeFit] = Field(default_factory=dict)
     """Architecture -> compute buffer fitted on gfx1151, where a tree differs from b11434."""
+    flags_as_of: int | None = None
+    """Upstream build whose command line this tree takes, where that is not its own build number."""
     flags: Mapping[str, str] = Field(default_factory=dict)
     """Setting -> the flag this tree spells otherwise; "" for a setting it does not have."""
     guessed: tuple[str, ...] = ()

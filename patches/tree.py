@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -146,12 +147,8 @@ def _make(
 ) -> str:
     verdicts, overlay = judge(engine, items, base.path)
     _stop_unless_all_apply(engine, verdicts)
-    work = place.with_name(f".{place.name}.partial-{os.getpid()}")
-    try:
-        work.mkdir()
-        # cp shares the blocks where the file system can (btrfs, xfs) and keeps the times, by which scan
-        # knows the files that nobody touched
-        _copy(base.path, work / "tree")
+    with whole(place) as work:
+        copy(base.path, work / "tree")
         write(overlay, work / "tree")
         made = manifest.scan(work / "tree", base.manifest)
         _check_touched(base.manifest, made, items)
@@ -174,12 +171,31 @@ def _make(
         }
         with paths.replacing(work / "record.json") as file:
             file.write_text(json.dumps(record, indent=1), encoding="utf-8")
+    return digest
+
+
+@contextlib.contextmanager
+def whole(place: Path) -> Iterator[Path]:
+    """A folder that appears under its name complete or not at all; yields where to fill it."""
+    work = place.with_name(f".{place.name}.partial-{os.getpid()}")
+    try:
+        work.mkdir(parents=True)
+        yield work
         if place.exists():
             shutil.rmtree(place)
         work.rename(place)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    return digest
+
+
+def copy(tree: Path, target: Path) -> None:
+    """Copy a tree with its times, by which `manifest.scan` knows the files that nobody touched.
+
+    Blocks are shared where the file system can (btrfs, xfs).
+    """
+    done = command.run(["cp", "-a", "--reflink=auto", tree, target], env={"LC_ALL": "C"}, check=False)
+    if done.code:
+        raise HostLacks(f"cannot copy the tree to {target}", why=done.err.strip().splitlines()[-1])
 
 
 def write(overlay: Overlay, tree: Path) -> None:
@@ -194,12 +210,6 @@ def write(overlay: Overlay, tree: Path) -> None:
             temporary.chmod(0o755 if file.executable else 0o644)
 
 
-def _copy(tree: Path, target: Path) -> None:
-    done = command.run(["cp", "-a", "--reflink=auto", tree, target], env={"LC_ALL": "C"}, check=False)
-    if done.code:
-        raise HostLacks(f"cannot copy the pristine tree to {target}", why=done.err.strip().splitlines()[-1])
-
-
 def _stop_unless_all_apply(engine: Engine, verdicts: Sequence[Verdict]) -> None:
     wrong = [verdict for verdict in verdicts if verdict.state is not State.APPLIES]
     if not wrong:
@@ -208,7 +218,7 @@ def _stop_unless_all_apply(engine: Engine, verdicts: Sequence[Verdict]) -> None:
     hint = {
         State.UPSTREAM: f"./inv patch.drop {first.id} --engine {engine.name}",
         State.FOREIGN: f"./inv fetch --engine {engine.name}",
-    }.get(first.state, f"re-cut it: ./inv patch.new {first.id} --engine {engine.name}")
+    }.get(first.state, "edit the patch to fit, then ./inv patch.refresh; or leave it out: --without ID")
     raise BuildFailed(
         f"the series of {engine.name} does not apply to {engine.pin}; nothing was written",
         why="\n        ".join("\n".join(explain(verdict) for verdict in wrong).splitlines()),

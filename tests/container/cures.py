@@ -6,6 +6,7 @@ patches, where each must show its fault; else the experiment proves nothing.
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -92,6 +93,29 @@ def candidates_of_one_request(launcher: Launcher) -> list[list[tuple[str, ...]]]
                 lists.append(found[seen:])
             seen = len(found)
         return lists
+    finally:
+        launcher.stop(running)
+
+
+def checkpoint_of_another_prompt(launcher: Launcher) -> float:
+    """L4. The error of the first token's distribution where the slot's first text was another one.
+
+    A prompt of five tokens leaves a checkpoint of one token; the next prompt begins differently; the
+    third shares its first half. Total variation, 0 to 1, against the same prompt without any cache.
+    """
+    draw = random.Random(7)
+    short, other = tokens(draw, 5), tokens(draw, 100)
+    third = other[:8] + tokens(draw, 30)
+    running = launcher.start(replace(DRAFTING, drafting=False, checkpoints=32))
+    try:
+        client = running.client()
+        for prompt in (short, other):
+            client.complete(prompt, 1, cache_prompt=True)
+        got, want = (
+            client.complete(third, 1, probs=SIZES.vocabulary, cache_prompt=cached).steps[0].top
+            for cached in (True, False)
+        )
+        return 0.5 * sum(abs(math.exp(got[t]) - math.exp(want[t])) for t in want)
     finally:
         launcher.stop(running)
 

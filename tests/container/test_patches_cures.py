@@ -21,7 +21,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
 @pytest.fixture(scope="module")
 def bare_image() -> ImageRecord:
     """The engine without our patches. With a warm compiler cache some thirty files are compiled."""
-    return build.build(flavours.load("cpu"), tree.patched(engines.load(), without=["L3", "L1", "L2"]))
+    return build.build(flavours.load("cpu"), tree.patched(engines.load(), without=["L3", "L1", "L2", "L4"]))
 
 
 def test_l3_neighbours_do_not_change_an_answer(cpu_image: ImageRecord, models: dict[str, Model]) -> None:
@@ -39,6 +39,12 @@ def test_l2_drafts_do_not_depend_on_the_request_before(
     first, *others = cures.candidates_of_one_request(ImageLauncher(cpu_image.id, models["hidden"]))
     assert len(first) > 100
     assert others == [first, first]
+
+
+def test_l4_a_checkpoint_of_another_prompt_is_not_used(
+    cpu_image: ImageRecord, models: dict[str, Model]
+) -> None:
+    assert cures.checkpoint_of_another_prompt(ImageLauncher(cpu_image.id, models["plain"])) < 1e-3
 
 
 @pytest.mark.faults
@@ -59,6 +65,14 @@ def test_without_l2_drafts_depend_on_the_request_before(
 ) -> None:
     lists = cures.candidates_of_one_request(ImageLauncher(bare_image.id, models["hidden"]))
     assert lists[0] != lists[1], "unpatched llama.cpp drafts the same: drop L2"
+
+
+@pytest.mark.faults
+def test_without_l4_a_checkpoint_of_another_prompt_is_used(
+    bare_image: ImageRecord, models: dict[str, Model]
+) -> None:
+    error = cures.checkpoint_of_another_prompt(ImageLauncher(bare_image.id, models["plain"]))
+    assert error > 0.01, "unpatched llama.cpp does not restore it: drop L4"
 
 
 @pytest.mark.faults
