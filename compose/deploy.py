@@ -75,10 +75,12 @@ def refuse_corrupting(preset: Preset) -> None:
 def inputs_for(preset: Preset, *, jobs: int | None = None) -> render.Inputs:
     """Everything before rendering: engine, image, models and a plan that fits. Nothing is started."""
     engine = engines.load(preset.engine)
+    freed = planning.freed_by_stopping(record.journal().current)
+    planning.foresee(preset, engine, freed=freed)
     image = image_for(preset, engine, jobs=jobs)
     refuse_unsafe_slots(preset, image)
     files = planning.model_files(preset)
-    plan = planning.gate(preset, engine, files, freed=planning.freed_by_stopping(record.journal().current))
+    plan = planning.gate(preset, engine, files, freed=freed)
     return render.Inputs(
         preset=preset,
         image=image,

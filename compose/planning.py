@@ -7,7 +7,7 @@ from compose import container, record, status
 from compose.render import Weights
 from errors import BadInput, DoesNotFit
 from patches.engines import Engine
-from presets import models
+from presets import models, models_header
 from presets.models import ModelFiles
 from presets.planner.assess import Plan, plan
 from presets.planner.terms import GIB, MIB, Budget, device
@@ -25,6 +25,21 @@ def model_files(preset: Preset) -> ModelFiles:
     if not preset.local:
         say.step("models", f"{found.model.name}: {say.size(found.bytes)} here and verified")
     return found
+
+
+def foresee(preset: Preset, engine: Engine, *, freed: int = 0) -> None:
+    """Plan from remote headers, so that no image is built and no 100 GB are fetched for what cannot run.
+
+    Raises:
+        BadInput: the head does not fit the engine.
+        DoesNotFit: as `gate`.
+    """
+    if preset.local:
+        return
+    models.chosen(preset)
+    if models.missing(preset) and (files := models_header.of_preset(preset)) is not None:
+        say.step("models", f"headers of {say.size(files.bytes)} are here, the files are not yet")
+        gate(preset, engine, files, freed=freed)
 
 
 def weights(files: ModelFiles) -> Weights:

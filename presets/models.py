@@ -138,6 +138,13 @@ def chosen(preset: Wants) -> tuple[Model, Quant, Head | None]:
     return model, quant, model.head(preset.head) if preset.head else None
 
 
+def missing(preset: Wants) -> list[Path]:
+    """Files of a catalog preset that are not in the models folder; content is not looked at."""
+    sets = sets_of(catalog.model(preset.model), preset.quant, preset.head)
+    every = [folder / shard.name for files, folder in sets for shard in files.shards]
+    return [file for file in every if not file.exists()]
+
+
 def sets_of(model: Model, quant: str | None = None, head: str | None = None) -> list[FileSet]:
     """The file sets of a model with their folders: one quant and head, or all where both are None."""
     root = paths.models() / model.name

@@ -36,7 +36,7 @@ def pair(engine: str, traits: Traits, model: Model, head_name: str | None) -> No
     fitting = [name for name, head in model.heads.items() if head.family in traits.mtp_heads]
     raise BadInput(
         f"head {head_name} does not fit engine {engine}",
-        why=_WHY[family],
+        why=_WHY[family] if traits.mtp_heads else "this engine loads no MTP head from a file of its own",
         hint=f"heads that fit: {', '.join(fitting)}"
         if fitting
         else "no head of this model fits; remove `head`",

@@ -16,7 +16,7 @@ import requests
 
 import paths
 from errors import BadInput, nearest
-from presets import catalog, download, download_door, gguf, models_lock
+from presets import catalog, download, download_door, gguf, models, models_check, models_lock
 from presets.catalog import Files, Hub, Shard
 from presets.download_door import Door, Passing
 from presets.download_part import disk
@@ -62,6 +62,41 @@ def fetch(
         )
     gguf.read_set(laid[0])
     return laid[0]
+
+
+def of_preset(
+    preset: models.Wants,
+    *,
+    door: Door | None = None,
+    lock: Path = models_lock.LOCK,
+    options: download.Options | None = None,
+) -> models.ModelFiles | None:
+    """The files of a preset as hollow ones: what a plan needs, before anything big is fetched.
+
+    Returns None for a model that does not come from the Hub.
+
+    Raises:
+        BadInput: unknown names, or a head that does not fit the engine or the model.
+        NetworkFailed: the Hub cannot be asked.
+    """
+    model, quant, head = models.chosen(preset)
+    if not isinstance(quant.source, Hub) or (head is not None and not isinstance(head.source, Hub)):
+        return None
+    first = fetch(f"{preset.model}/{preset.quant}", door=door, lock=lock, options=options)
+    header = models_check.check_model(model, quant, first)
+    draft, draft_header = None, None
+    if head is not None:
+        draft = fetch(f"{preset.model}/heads/{preset.head}", door=door, lock=lock, options=options)
+        draft_header = models_check.check_head(head, draft, header)
+    files = (*gguf.shard_paths(first), *([draft] if draft else []))
+    return models.ModelFiles(
+        model=first,
+        draft=draft,
+        files=files,
+        bytes=sum(file.stat().st_size for file in files),
+        header=header,
+        draft_header=draft_header,
+    )
 
 
 def _resolve(reference: str) -> tuple[Files, Path]:

