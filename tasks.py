@@ -161,9 +161,64 @@ def patch_status(
     return 0 if result["good"] else 1
 
 
+@job(
+    help={
+        "engine": ENGINE_HELP,
+        "name": "a short name, small letters and hyphens",
+        "purpose": "one sentence: what the patch cures",
+        "proved_by": "the test that fails without it",
+    }
+)
+def patch_new(
+    _: Context, engine: str = "llama.cpp", name: str = "", purpose: str = "", proved_by: str = ""
+) -> None:
+    """Begin an edit (a copy of the patched tree), or with --name make a numbered patch of it."""
+    from errors import BadInput
+    from patches import author, engines
+
+    pin = engines.load(engine)
+    if not name:
+        print(author.begin(pin))
+        return
+    if not (purpose and proved_by):
+        raise BadInput("--name needs --purpose and --proved-by", why="every patch says what it is for")
+    made = author.finish(pin, name=name, purpose=purpose, proved_by=proved_by)
+    print(pin.folder / made.file)
+
+
+@job(iterable=["id"], help={"engine": ENGINE_HELP, "id": "only this patch; may be given several times"})
+def patch_refresh(_: Context, engine: str = "llama.cpp", id: list[str] | None = None) -> None:
+    """Re-cut patches whose lines have moved, and write their digests and the result on record."""
+    from patches import author, engines
+
+    print("\n".join(author.refresh(engines.load(engine), id or ())) or "nothing to refresh")
+
+
+@job(
+    positional=["id"],
+    help={
+        "id": "the patch to retire",
+        "engine": ENGINE_HELP,
+        "because": "why it must not be carried any more",
+        "evidence": "how that is known",
+        "verdict": "upstream, superseded, not-reachable, harmful or no-effect",
+    },
+)
+def patch_drop(
+    _: Context, id: str, because: str, evidence: str, verdict: str = "upstream", engine: str = "llama.cpp"
+) -> None:
+    """Retire a patch: its entry moves to the dropped ones with the reason, its file goes."""
+    from patches import author, engines
+
+    author.drop(engines.load(engine), id, because=because, evidence=evidence, verdict=verdict)
+
+
 patch_tasks = Collection("patch")
 patch_tasks.add_task(patch, name="apply", default=True)
 patch_tasks.add_task(patch_status, name="status")
+patch_tasks.add_task(patch_new, name="new")
+patch_tasks.add_task(patch_refresh, name="refresh")
+patch_tasks.add_task(patch_drop, name="drop")
 ns.add_task(fetch)
 ns.add_collection(patch_tasks)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import requests
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 import documents
 import paths
@@ -109,6 +109,12 @@ class Series(_Data):
     patches: tuple[Entry, ...] = ()
     dropped: tuple[Dropped, ...] = ()
     result: Sha256 | None = None
+
+    @field_validator("patches", "dropped", mode="before")
+    @classmethod
+    def _empty(cls, value: object) -> object:
+        """A section whose last entry was taken out reads as nothing."""
+        return () if value is None else value
 
     @model_validator(mode="after")
     def _names_add_up(self) -> Series:
