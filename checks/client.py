@@ -113,6 +113,9 @@ class Client:
         self.key = key
         self._timeout = timeout
         self._session = web.session(pool=64, local=True)
+        # a connection of its own for each request: llama-server closes idle ones after 5 s, and one that
+        # is closed while it is taken up again looks like a server that went away
+        self._session.headers["Connection"] = "close"
         if key:
             self._session.headers["Authorization"] = f"Bearer {key}"
 

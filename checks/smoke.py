@@ -100,7 +100,7 @@ def run(
     only: Collection[str] = (),
     accept: Collection[str] = (),
     key_file: Path | None = None,
-    timeout: float = 60.0,
+    timeout: float = 300.0,
 ) -> Report:
     """Check one server.
 
