@@ -349,11 +349,9 @@ def models_fetch(_: Context, preset: str = "", limit: str = "", files: int = 4, 
     import say
     from presets import models as room
     from presets import models_table, schema
-    from presets.download import Options
 
     chosen = schema.load(preset or os.environ.get("HALOFORGE_PRESET") or "demo")
-    options = Options(files=files, ranges=ranges, rate=models_table.rate(limit))
-    have = room.ensure(chosen, options=options)
+    have = room.ensure(chosen, options=models_table.options(limit, files, ranges))
     say.step("models", f"{len(have.files)} files, {say.size(have.bytes)}, all verified")
     print(have.model)
 
@@ -510,8 +508,130 @@ def plan(
     return found.exit_code
 
 
+@job(
+    help={
+        "csv": "write the table as CSV to this file",
+        **{name: PLAN_HELP[name] for name in ("free", "reserve", "engine", "flavour", "json")},
+    },
+)
+def plan_limits(
+    _: Context,
+    free: float | None = None,
+    reserve: float | None = None,
+    engine: str = "llama.cpp",
+    flavour: str = "rocm",
+    csv: str = "",
+    json: bool = False,
+) -> None:
+    """Say how many slots of which context fit, per quant, with and without MTP, beside the seed's figures."""
+    import dataclasses
+    from pathlib import Path
+
+    import paths
+    import say
+    from patches import engines
+    from presets.planner import ask, limits, terms
+
+    found = limits.cells(engines.load(engine).traits, terms.device(flavour), ask.box(free, reserve))
+    if csv:
+        with paths.replacing(Path(csv)) as temporary:
+            temporary.write_text(limits.csv(found), encoding="utf-8")
+        say.step("limits", f"written to {csv}")
+    if json:
+        say.document([dataclasses.asdict(cell) for cell in found])
+    else:
+        print(limits.text(found))
+
+
+@job(
+    iterable=["set"], help=PLAN_HELP | {"over": "ub, ctx, np or kv", "plot": "draw it into this .svg or .png"}
+)
+def plan_sweep(
+    _: Context,
+    over: str = "ub",
+    preset: str = "",
+    gguf: str = "",
+    draft: str = "",
+    set: list[str] | None = None,
+    free: float | None = None,
+    reserve: float | None = None,
+    engine: str = "",
+    flavour: str = "",
+    plot: str = "",
+    json: bool = False,
+) -> None:
+    """Plan over a range of one setting: what ubatch, context, slots or the cache's type cost."""
+    from pathlib import Path
+
+    import say
+    from presets.planner import ask, sweep
+
+    asked, _origin = ask.question(
+        ask.Request.of(preset, gguf, draft, set or [], free, reserve, engine, flavour)
+    )
+    points = sweep.over(asked, over)
+    if plot:
+        say.step("plot", str(sweep.plot(points, over, Path(plot), f"{asked.preset}: memory over {over}")))
+    say.document([point.to_json() for point in points]) if json else print(sweep.text(points, over))
+
+
+@job(
+    iterable=["set"],
+    help={name: text for name, text in PLAN_HELP.items() if name not in ("free", "reserve")}
+    | {"log": "a server's log; - reads standard input"},
+)
+def plan_compare(
+    _: Context,
+    log: str,
+    preset: str = "",
+    gguf: str = "",
+    draft: str = "",
+    set: list[str] | None = None,
+    engine: str = "",
+    flavour: str = "",
+    json: bool = False,
+) -> int:
+    """Compare a plan with what a server's log says it took."""
+    import say
+    from presets.planner import ask, compare
+
+    request = ask.Request.of(preset, gguf, draft, set or [], None, None, engine, flavour)
+    found, _origin = ask.answer(request)
+    logged = ask.log_of(log)
+    lines = compare.lines(found, logged)
+    say.document([line.to_json() for line in lines]) if json else print(compare.text(lines, logged))
+    return 1 if any(line.holds is False for line in lines) else 0
+
+
+@job(help={"write": "write docs/planner-error.md", "json": "print one JSON document"})
+def plan_errors(_: Context, write: bool = False, json: bool = False) -> None:
+    """Compare the planner with what others measured on gfx1151, and say why each miss missed."""
+    import dataclasses
+
+    import paths
+    import say
+    from presets.planner import calibrate
+
+    rows = calibrate.rows()
+    if write:
+        with paths.replacing(paths.ROOT / "docs" / "planner-error.md") as temporary:
+            temporary.write_text(calibrate.document(rows), encoding="utf-8")
+        say.step("errors", "docs/planner-error.md written")
+    elif json:
+        say.document([{**dataclasses.asdict(row), "error": row.error} for row in rows])
+    else:
+        print(calibrate.document(rows))
+
+
 plan_tasks = Collection("plan")
 plan_tasks.add_task(plan, name="one", default=True)
+for _task, _name in (
+    (plan_limits, "limits"),
+    (plan_sweep, "sweep"),
+    (plan_compare, "compare"),
+    (plan_errors, "errors"),
+):
+    plan_tasks.add_task(_task, name=_name)
 ns.add_collection(plan_tasks)
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from errors import BadInput
 from patches import engines
-from presets.planner import headers, host
+from presets.planner import headers, host, log
 from presets.planner.assess import Plan, Question, plan
+from presets.planner.log import Logged
 from presets.planner.options import Options, override
-from presets.planner.terms import device
+from presets.planner.terms import Budget, device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,3 +141,23 @@ def _of_preset(request: Request, settings: dict[str, str]) -> tuple[Question, st
         preset=preset.name, outlined=found.outlined,
     )  # fmt: skip
     return asked, found.origin
+
+
+def box(free_gib: float | str | None, reserve_gib: float | str | None) -> Budget:
+    """The budget of this host, or of a machine with that much available."""
+    return host.budget(free_gib=_gib("--free", free_gib), reserve_gib=_gib("--reserve", reserve_gib))
+
+
+def log_of(name: str) -> Logged:
+    """A server's log from a file, or from standard input for `-`.
+
+    Raises:
+        BadInput: it cannot be read.
+    """
+    try:
+        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise BadInput(
+            f"cannot read {name}", why=error.strerror or "", hint="./inv logs > server.log"
+        ) from error
+    return log.parse(text)

@@ -116,6 +116,12 @@ def outline(model: str, file_bytes: int) -> Header | None:
     return _outline(known, file_bytes) if known else None
 
 
+def head_outline(model: str, file_bytes: int) -> Header | None:
+    """The outline of a catalog model's MTP head of that many bytes; None when there is none."""
+    known = _outlines().get(model)
+    return _head_outline(known, file_bytes) if known and "head" in known else None
+
+
 def _outline(known: Mapping[str, Any], file_bytes: int) -> Header:
     return _filled(known["metadata"], known["tensors"], known, file_bytes)
 
