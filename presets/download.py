@@ -287,7 +287,7 @@ class _Transfer:
         at_start = answer.status == 200 or span.position == 0
         alien = at_start and not first.startswith(magic[: len(first)] or magic)
         if alien or answer.total not in (None, part.total):
-            kind = answer.response.headers.get("Content-Type", "of no type")
+            kind = door_of.plain(answer.response.headers.get("Content-Type", "of no type"))
             raise Passing(
                 "the answer is not the file",
                 why=f"{answer.total} bytes {kind} that begin with {first[:60]!r}; wanted: {part.total} bytes "

@@ -166,7 +166,7 @@ def reason(error: BaseException) -> str:
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__  # type: ignore[assignment]
     text = re.sub(r"\?\S+", "?…", str(error)).splitlines()
-    return f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__
+    return f"{type(error).__name__}: {plain(text[0])[:200]}" if text else type(error).__name__
 
 
 class _Bearer(AuthBase):
@@ -252,14 +252,20 @@ def _said(response: requests.Response) -> str:
     """What an error answer says for people: the Hub's message header, its JSON, or the body's text."""
     header = response.headers.get("X-Error-Message")
     if header:
-        return header[:300]
+        return plain(header)[:300]
     try:
         body = response.raw.read(LARGEST_ERROR_BODY, decode_content=True)
     except (urllib3.exceptions.HTTPError, http.client.HTTPException):
         return response.reason or ""
     text = body.decode(errors="replace")
     found = re.search(r'"error"\s*:\s*"([^"]*)"', text)
-    return (found[1] if found else re.sub(r"<[^>]*>|\s+", " ", text).strip())[:300] or response.reason or ""
+    words = found[1] if found else re.sub(r"<[^>]*>|\s+", " ", text).strip()
+    return plain(words)[:300] or response.reason or ""
+
+
+def plain(text: str) -> str:
+    """Text of a server as it may be printed: without control characters, which a terminal would obey."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def retry_after(value: str | None, now: float) -> float:
@@ -296,7 +302,9 @@ def _examined(
         etag=linked_etag or _bare_tag(headers.get("ETag")),
         sha256=linked_etag if re.fullmatch(r"[0-9a-f]{64}", linked_etag) else None,
         linked_size=_number(linked.get("X-Linked-Size")),
-        commit=next((hop["X-Repo-Commit"] for hop in [*hops, headers] if "X-Repo-Commit" in hop), None),
+        commit=next(
+            (plain(hop["X-Repo-Commit"]) for hop in [*hops, headers] if "X-Repo-Commit" in hop), None
+        ),
         start=start,
         total=total,
         length=length,
@@ -326,7 +334,7 @@ def _range(span: tuple[int, int | None]) -> dict[str, str]:
 
 
 def _bare_tag(text: str | None) -> str:
-    return (text or "").removeprefix("W/").strip('"')
+    return plain(text or "").removeprefix("W/").strip('"')
 
 
 def _number(text: str | None) -> int | None:

@@ -231,6 +231,30 @@ def disk(path: Path) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turns what a disk may answer to a read into an error that a user can act on."""
+    try:
+        yield
+    except OSError as error:
+        raise HostLacks(
+            f"cannot read {path}",
+            why=error.strerror or str(error),
+            hint="give this user the right to read it, or remove it; a file that cannot be read on a sound "
+            "file system points to a failing disk",
+        ) from error
+
+
+def note(target: Path, sha256: str) -> None:
+    """As `record` for a file in place; where nothing may be written the next run simply hashes again."""
+    try:
+        record(target, target, sha256)
+    except OSError as error:
+        say.warn(
+            f"{target.name}: cannot note that it was verified ({error.strerror}); it will be hashed again"
+        )
+
+
 def record_path(target: Path) -> Path:
     """The file beside a model file that says what it was verified to be."""
     return target.with_name(f".{target.name}.verified")

@@ -99,7 +99,7 @@ class HeaderCut(BadInput):
         super().__init__(
             f"{name}: the header is cut",
             why=f"{what} needs {needed} bytes, there are {held}",
-            hint="./inv models.verify (it fetches a broken file again)",
+            hint="./inv models.verify names damaged files; remove them and run ./inv models.fetch",
         )
         self.needed = needed
 
@@ -215,7 +215,8 @@ def read(path: Path | str, *, complete: bool = True) -> Header:
         with path.open("rb") as file:
             if size == 0:
                 raise BadInput(
-                    f"{path} is empty", hint="./inv models.verify (it fetches a broken file again)"
+                    f"{path} is empty",
+                    hint="./inv models.verify names damaged files; remove them and run ./inv models.fetch",
                 )
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
                 return parse(mapped, file_size=size, name=str(path), complete=complete)
@@ -331,7 +332,7 @@ def parse(
         raise BadInput(
             f"{name} is cut: {end - size} bytes of tensor data are missing",
             why=f"the header promises {end} bytes, the file has {size}",
-            hint="./inv models.verify (it fetches a broken file again)",
+            hint="./inv models.verify names damaged files; remove them and run ./inv models.fetch",
         )
     return Header(
         version=version,

@@ -19,7 +19,7 @@ from presets import catalog, download, download_door, gguf, models_check, models
 from presets.catalog import Files, Head, Hub, Made, Model, Quant, Wheel
 from presets.download import Options, Remote
 from presets.download_door import Door
-from presets.download_part import READ_BYTES, disk, record, record_path, sha256_of, verified
+from presets.download_part import READ_BYTES, disk, note, reading, record, record_path, sha256_of, verified
 from presets.models_lock import Lock, Pin
 
 FileSet: TypeAlias = "tuple[Files, Path]"
@@ -206,14 +206,16 @@ def _here(wanted: _Wanted) -> bool:
     if verified(wanted.target) == wanted.pin.sha256:
         return True
     say.step("models", f"{wanted.target.name}: new or touched since its last check; hashing it")
-    found = "another size" if wanted.target.stat().st_size != wanted.pin.bytes else sha256_of(wanted.target)
+    with reading(wanted.target):
+        same_size = wanted.target.stat().st_size == wanted.pin.bytes
+        found = sha256_of(wanted.target) if same_size else "another size"
     if found != wanted.pin.sha256:
         raise CheckFailed(
             f"{wanted.target} is damaged",
             why=f"its sha256 must be {wanted.pin.sha256}, it has {found}",
             hint=f"rm '{wanted.target}' and run this again to fetch it anew",
         )
-    record(wanted.target, wanted.target, wanted.pin.sha256)
+    note(wanted.target, wanted.pin.sha256)
     return True
 
 
@@ -372,10 +374,11 @@ def verify(only: str | None = None) -> Iterator[Verdict]:
 
 def _verify_file(target: Path, pin: Pin | None) -> Verdict:
     started = time.monotonic()
-    found = sha256_of(target)
+    with reading(target):
+        found = sha256_of(target)
     fault = "" if pin is None or found == pin.sha256 else f"sha256 {found}, must be {pin.sha256}"
     if not fault:
-        record(target, target, found)
+        note(target, found)
     return Verdict(path=target, bytes=target.stat().st_size, seconds=time.monotonic() - started, fault=fault)
 
 

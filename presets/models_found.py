@@ -12,7 +12,7 @@ from pathlib import Path
 
 import say
 from presets import download_door
-from presets.download_part import disk, record, sha256_of
+from presets.download_part import disk, note, sha256_of
 from presets.models_lock import Pin
 
 
@@ -26,9 +26,14 @@ def use(pin: Pin, target: Path, environ: Mapping[str, str] = os.environ) -> bool
     """Link a file of this machine with the pinned content to `target`; False when there is none."""
     for found in candidates(pin, environ):
         say.step("models", f"{target.name}: looks like {found}; hashing {say.size(pin.bytes)}")
-        if sha256_of(found) == pin.sha256:
+        try:
+            content = sha256_of(found)
+        except OSError as error:
+            say.warn(f"{found} cannot be read ({error.strerror}); not used")
+            continue
+        if content == pin.sha256:
             kind = _link(found, target)
-            record(target, target, pin.sha256)
+            note(target, pin.sha256)
             say.step("models", f"{target.name}: used in place, {kind} to {found}")
             return True
         say.step("models", f"{found}: right size, other content; not used")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import say
 from errors import BadInput
+from presets.download import Options
 from presets.models import Row, Verdict
 
 
@@ -38,6 +39,18 @@ def verdict_line(verdict: Verdict) -> str:
     speed = say.size(int(verdict.bytes / verdict.seconds)) if verdict.seconds else "?"
     state = f"DAMAGED: {verdict.fault}" if verdict.fault else "right"
     return f"{verdict.path.name}: {state} ({say.size(verdict.bytes)} at {speed}/s)"
+
+
+def options(limit: str, files: int, ranges: int) -> Options:
+    """How to fetch, from words of the command line.
+
+    Raises:
+        BadInput: a number that cannot be meant.
+    """
+    for name, number, most in (("files", files, 32), ("ranges", ranges, 16)):
+        if not 1 <= number <= most:
+            raise BadInput(f"cannot use --{name} {number}", why=f"it wants 1 to {most}")
+    return Options(files=files, ranges=ranges, rate=rate(limit))
 
 
 def rate(words: str) -> int | None:

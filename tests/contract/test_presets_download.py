@@ -319,6 +319,14 @@ def test_secrets_stay_out_of_what_is_printed(
     assert "very-secret" not in out + err
 
 
+def test_words_of_a_server_cannot_steer_the_terminal(hub: HubServer, tmp_path: Path) -> None:
+    file = remote(hub, tmp_path)
+    hub.misbehave("refuse", value="404", headers={"X-Error-Message": "gone\x1b[2J\x07"})
+    with pytest.raises(NetworkFailed) as caught:
+        download.fetch_all([file], QUICK)
+    assert "gone?[2J?" in str(caught.value)
+
+
 def test_retry_after_is_kept_to(hub: HubServer, tmp_path: Path) -> None:
     file = remote(hub, tmp_path)
     hub.misbehave("refuse", value="429", headers={"Retry-After": "120"})

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 import web
-from errors import BadInput, CheckFailed, NetworkFailed
+from errors import BadInput, CheckFailed, HostLacks, NetworkFailed
 from presets import catalog, gguf, models, models_header, models_lock
 from presets.download import Options
 from presets.download_door import Door, hub_home
@@ -236,6 +236,34 @@ def test_own_folders_are_searched_by_size_and_content(
     found = ensure(hub)
     assert len(hub.requests("bytes")) == 2
     assert sum(file.samefile(mine / "other name.gguf") for file in found.files) == 1
+
+
+def test_a_folder_that_takes_no_notes_still_serves(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    found = ensure(hub)
+    os.utime(found.model)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Read-only file system")
+
+    monkeypatch.setattr("presets.download_part.record", refuse)
+    assert ensure(hub).model == found.model
+    assert "Read-only file system" in capfd.readouterr().err
+
+
+def test_a_file_that_cannot_be_read_is_one_clear_error(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = ensure(hub)
+    os.utime(found.model)
+
+    def fail(*_: object) -> str:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(models, "sha256_of", fail)
+    with pytest.raises(HostLacks, match="cannot read"):
+        ensure(hub)
 
 
 def test_a_link_that_lost_its_file_is_fetched_anew(hub: HubServer, tmp_path: Path) -> None:

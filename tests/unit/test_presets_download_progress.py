@@ -101,3 +101,10 @@ def test_a_verdict_tells_the_speed() -> None:
     assert models_table.verdict_line(verdict) == "a.gguf: right (1.0 GiB at 2.0 GiB/s)"
     broken = Verdict(path=Path("/x/a.gguf"), bytes=1, seconds=0.0, fault="sha256 1, must be 2")
     assert "DAMAGED: sha256 1, must be 2" in models_table.verdict_line(broken)
+
+
+@pytest.mark.parametrize(("files", "ranges"), [(0, 1), (1, 0), (-1, 1), (99, 1), (1, 99)])
+def test_counts_that_cannot_be_meant_are_refused(files: int, ranges: int) -> None:
+    with pytest.raises(BadInput, match="it wants 1 to"):
+        models_table.options("", files, ranges)
+    assert models_table.options("1M", 2, 3).ranges == 3
