@@ -112,21 +112,18 @@ class Client:
         self.url = url.rstrip("/")
         self.key = key
         self._timeout = timeout
-        self._session = web.session(pool=64, local=True)
-        # a connection of its own for each request: llama-server closes idle ones after 5 s, and one that
-        # is closed while it is taken up again looks like a server that went away
-        self._session.headers["Connection"] = "close"
-        if key:
-            self._session.headers["Authorization"] = f"Bearer {key}"
+        self._headers = {"Connection": "close"} | ({"Authorization": f"Bearer {key}"} if key else {})
 
     def get(self, path: str) -> Reply:
         """GET a path; any status is an answer."""
-        return _reply(self._session.get(self.url + path, timeout=self._timeout))
+        with self._session() as session:
+            return _reply(session.get(self.url + path, timeout=self._timeout))
 
     def post(self, path: str, body: Body, *, headers: Mapping[str, str | None] | None = None) -> Reply:
         """POST a JSON body; any status is an answer. A header set to None is not sent."""
         sent: dict[str, Any] = dict(headers or {})
-        return _reply(self._session.post(self.url + path, json=body, headers=sent, timeout=self._timeout))
+        with self._session() as session:
+            return _reply(session.post(self.url + path, json=body, headers=sent, timeout=self._timeout))
 
     def ask(self, path: str, body: Body | None = None) -> Any:
         """The JSON body of a good answer.
@@ -219,13 +216,23 @@ class Client:
 
     def events(self, path: str, body: Body) -> Iterator[dict[str, Any] | None]:
         """The events of a stream as they come; None stands for the end mark."""
-        with self._session.post(self.url + path, json=body, stream=True, timeout=self._timeout) as answer:
+        with (
+            self._session() as session,
+            session.post(self.url + path, json=body, stream=True, timeout=self._timeout) as answer,
+        ):
             if answer.status_code != 200:
                 raise Refused(path, _reply(answer))
             for line in answer.iter_lines():
                 if line.startswith(b"data: "):
                     data = line[6:].decode()
                     yield None if data == "[DONE]" else json.loads(data)
+
+    def _session(self) -> requests.Session:
+        """A session of one request. llama-server closes idle connections after 5 s, and one that it
+        closes while it is taken up again would look like a server that went away."""
+        session = web.session(pool=1, local=True)
+        session.headers.update(self._headers)
+        return session
 
 
 def wait_until_healthy(client: Client, *, timeout: float) -> bool:
