@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -330,3 +331,17 @@ def test_trixie_source_is_the_hosts_own_mirror() -> None:
 def test_trixie_source_needs_a_bookworm_source() -> None:
     with pytest.raises(HostLacks, match="bookworm"):
         doctor_engine.trixie_source(())
+
+
+def test_every_code_is_documented_and_no_other() -> None:
+    source = (ROOT / "compose/doctor_findings.py").read_text()
+    quoted = set(re.findall(r'code=f?"([^"]+)"', source)) | set(
+        re.findall(r'code="[^"]+" if \w+ else "([^"]+)"', source)
+    )
+    table = re.findall(r"^\| (`.*?) \|", (ROOT / "docs/doctor.md").read_text(), re.M)
+    documented = {code for row in table for code in re.findall(r"`([\w-]+)`", row)}
+    plain_codes = {code for code in quoted if "{" not in code}
+    assert plain_codes <= documented
+    assert {code for code, _, _ in FAULTS} <= documented
+    for code in documented - plain_codes:
+        assert code in source or code.rpartition("-")[0] in source
