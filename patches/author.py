@@ -127,7 +127,7 @@ def refresh(engine: Engine, ids: Sequence[str] = ()) -> list[str]:
             done += _take(engine, entry)
     done += _recut_moved(engine, ids)
     if _record_result(engine):
-        done.append("result: written anew")
+        done.append("results: written anew")
     return done
 
 
@@ -173,13 +173,13 @@ def _offsets(file: diff.FilePatch, overlay: Overlay) -> list[int]:
 
 def _record_result(engine: Engine) -> bool:
     """Apply the default selection and record the digest of what it touches."""
-    data = series.of(engine)
-    _rewrite(engine, with_result(_text(engine), "null"))  # tree.patched compares with what is on record
+    before = series.of(engine).results.get(engine.pin)
+    _rewrite(engine, without_result(_text(engine), engine.pin))  # tree.patched compares with what is there
     made = tree.patched(engine)
     items = series.load(series.chosen(series.of(engine)), engine.folder)
     found = tree.touched_digest(made.path, items)
-    _rewrite(engine, with_result(_text(engine), found))
-    return found != data.result
+    _rewrite(engine, with_result(_text(engine), engine.pin, found))
+    return found != before
 
 
 # --- drop ---------------------------------------------------------------------------------------------
@@ -240,12 +240,17 @@ def with_entry(text: str, section: str, fields: dict[str, str]) -> str:
     return text[: found.start()] + f"{section}:\n{kept}{block}{tail[1:]}" + text[found.end() :]
 
 
-def with_result(text: str, digest: str) -> str:
-    """Set `result` where it stands, else at the end."""
-    line = f"result: {digest}\n"
-    if re.search(r"(?m)^result: ", text):
-        return re.sub(r"(?m)^result: .*\n", line, text)
-    return text.rstrip("\n") + "\n\n" + line
+def without_result(text: str, pin: str) -> str:
+    """Take the result of a pin out; the section stays."""
+    return re.sub(rf"(?m)^  {re.escape(pin)}: .*\n", "", text)
+
+
+def with_result(text: str, pin: str, digest: str) -> str:
+    """Add the result of a pin to its section, which is made at the end if it is missing."""
+    line = f"  {pin}: {digest}\n"
+    if re.search(r"(?m)^results:", text):
+        return re.sub(r"(?m)^(results:.*\n)", rf"\g<1>{line}", text, count=1)
+    return text.rstrip("\n") + "\n\nresults:\n" + line
 
 
 def _scalar(value: str) -> str:

@@ -35,9 +35,11 @@ PROBE_S: Final = (5.0, 15.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Fetched:
-    """A verified pristine tree: where it is, its digest and the manifest the digest is made of."""
+    """A verified pristine tree: where it is, the kind of source it came from, its digest and the manifest
+    the digest is made of."""
 
     path: Path
+    kind: str
     digest: str
     manifest: manifest.Manifest
 
@@ -110,7 +112,8 @@ def _present(engine: Engine, place: Path) -> Fetched | None:
         )
     if now != before:  # same contents, other times: the folder was copied
         manifest.save(now, place / "manifest.json")
-    return Fetched(path=place / "tree", digest=record["tree"], manifest=now)
+    kind = record["source"]["kind"]
+    return Fetched(path=place / "tree", kind=kind, digest=record["tree"], manifest=now)
 
 
 def _from_first(engine: Engine, place: Path) -> Fetched:
@@ -153,7 +156,7 @@ def _settle(engine: Engine, source: Source, work: Path, place: Path) -> Fetched:
         shutil.rmtree(place)
     work.rename(place)
     say.step("fetch", f"{engine.name} {engine.pin} from {_name(source)}: {len(found)} files, verified")
-    return Fetched(path=place / "tree", digest=digest, manifest=found)
+    return Fetched(path=place / "tree", kind=source.kind, digest=digest, manifest=found)
 
 
 def _obtain(engine: Engine, source: Source, work: Path) -> None:
@@ -231,7 +234,7 @@ def _from_git(engine: Engine, source: GitSource, work: Path) -> None:
     """
     if not command.have("git"):
         raise Unreachable("git is not installed", why="git is not installed (./inv doctor --install)")
-    _probe(source.url)
+    probe(source.url)
     say.step("fetch", f"{source.ref or engine.commit[:9]} from {source.url}")
     repository = work / "repository"
     command.run(["git", "init", "-q", "--bare", repository])
@@ -262,7 +265,7 @@ def _check_out(engine: Engine, source: GitSource, repository: Path, tree: Path) 
     command.run(["git", *plain, f"--work-tree={tree}", "checkout", "-q", "-f", commit, "--", "."], env=env)
 
 
-def _probe(url: str) -> None:
+def probe(url: str) -> None:
     """Ask a repository over HTTP whether it is there; git itself would wait for minutes."""
     if not url.startswith(("http://", "https://")):
         return

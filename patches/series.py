@@ -7,13 +7,13 @@ so that a file that was cut or edited is seen before it is applied.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import requests
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 import documents
 import paths
@@ -103,18 +103,19 @@ class Dropped(_Data):
 class Series(_Data):
     """The document `series.yaml`: entries in the order they are applied, and those that were dropped.
 
-    `result` is the digest of the files that the patches of the default selection name, once applied.
+    `results` holds, by pin, the digest of the files that the patches of the default selection name, once
+    they are applied.
     """
 
     patches: tuple[Entry, ...] = ()
     dropped: tuple[Dropped, ...] = ()
-    result: Sha256 | None = None
+    results: Mapping[str, Sha256] = Field(default_factory=dict)
 
-    @field_validator("patches", "dropped", mode="before")
+    @model_validator(mode="before")
     @classmethod
     def _empty(cls, value: object) -> object:
         """A section whose last entry was taken out reads as nothing."""
-        return () if value is None else value
+        return {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
 
     @model_validator(mode="after")
     def _names_add_up(self) -> Series:

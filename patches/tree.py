@@ -152,11 +152,11 @@ def _make(
         write(overlay, work / "tree")
         made = manifest.scan(work / "tree", base.manifest)
         _check_touched(base.manifest, made, items)
-        expected = series.of(engine).result
+        expected = series.of(engine).results.get(engine.pin)
         if check_result and expected and touched_digest(work / "tree", items) != expected:
             raise CheckFailed(
                 "the patched files are not those on record",
-                why=f"series.yaml of {engine.name} says result: {expected}",
+                why=f"series.yaml of {engine.name} says {expected} for {engine.pin}",
                 hint=f"./inv patch.refresh --engine {engine.name} after you have looked at the difference",
             )
         digest = manifest.digest(made)

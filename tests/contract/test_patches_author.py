@@ -46,7 +46,7 @@ def test_an_edit_becomes_a_numbered_patch(upstream: Upstream) -> None:
     assert (tree.patched(engine).path / "src/g.c").read_text() == text(l20="mine")
     assert [v.state for v in tree.status(engine)] == [State.APPLIES] * 2
     assert text_of(upstream).startswith("# the order matters\n")
-    assert series.of(engine).result
+    assert list(series.of(engine).results) == [engine.pin]
     assert not place.exists()
 
 
@@ -112,7 +112,7 @@ def test_refresh_cuts_anew_what_has_moved(upstream: Upstream) -> None:
     place = upstream.folder / "L1.patch"
     place.write_bytes(b"Description: keep me\n\n" + place.read_bytes())
     assert tree.status(engine)[0].offsets == (5,)
-    assert author.refresh(engine) == ["L1: cut anew", "result: written anew"]
+    assert author.refresh(engine) == ["L1: cut anew", "results: written anew"]
     assert tree.status(engine)[0].offsets == (0,)
     assert diff.parse(place.read_bytes(), "x").header.startswith("Description: keep me")
 

@@ -249,10 +249,10 @@ def test_an_edited_patched_tree_is_refused(two: Upstream) -> None:
 def test_a_result_on_record_is_compared(two: Upstream) -> None:
     made = tree.patched(two.engine())
     items = series.load(series.chosen(series.of(two.engine())), two.folder)
-    two.save(result=tree.touched_digest(made.path, items))
+    two.save(results={made.engine.pin: tree.touched_digest(made.path, items)})
     shutil.rmtree(made.path.parent)
     assert tree.patched(two.engine()).digest == made.digest
-    two.save(result="0" * 64)
+    two.save(results={made.engine.pin: "0" * 64})
     shutil.rmtree(made.path.parent)
     with pytest.raises(CheckFailed, match="not those on record"):
         tree.patched(two.engine())
