@@ -14,6 +14,7 @@ from compose import doctor_engine as engine
 from compose import doctor_facts as facts
 from compose.doctor_findings import TARGET, Finding, Wish, corrupting, judge, limit_finding
 from errors import HostLacks
+from images import flavours
 from say import step, warn
 
 __all__ = [
@@ -28,7 +29,6 @@ __all__ = [
     "stop_engine",
 ]
 
-GPU_FLAVOURS = ("rocm", "vulkan")
 SPEED_SAMPLE = 64 << 20
 """Bytes written and read back to measure a disk: below the second on anything that serves models well."""
 
@@ -119,8 +119,12 @@ def examine(flavour: str | None = None, *, quick: bool = False) -> list[Finding]
     Args:
         flavour: what is to run; a GPU flavour turns faults of the GPU into errors.
         quick: only what can stop a deploy; below a second.
+
+    Raises:
+        BadInput: there is no such flavour.
     """
-    wish = Wish(gpu=flavour in GPU_FLAVOURS, docker_host=os.environ.get("DOCKER_HOST", ""))
+    gpu = flavour is not None and flavours.load(flavour).device is not None
+    wish = Wish(gpu=gpu, docker_host=os.environ.get("DOCKER_HOST", ""))
     return judge(gather(quick=quick), wish)
 
 

@@ -298,6 +298,12 @@ def check_visible(facts: Facts, wish: Wish) -> Iterator[Finding]:
     """What the driver really offers: GTT at least 0.8 of what is installed, and a small carve-out."""
     installed = installed_memory(facts)
     for card in facts.gpu_memory:
+        yield Finding(
+            code="gpu-memory",
+            severity="good",
+            what=f"{card.card}: GTT {size(card.gtt_total)} ({size(card.gtt_used)} used),"
+            f" VRAM {size(card.vram_total)} ({size(card.vram_used)} used)",
+        )
         if card.gtt_total + card.vram_total < 0.8 * installed:
             yield Finding(
                 code="gtt-visible",
