@@ -213,12 +213,38 @@ def patch_drop(
     author.drop(engines.load(engine), id, because=because, evidence=evidence, verdict=verdict)
 
 
+@job(
+    help={
+        "to": "an upstream tag, as b11500",
+        "commit": "the commit it names, where no git source answers",
+        "engine": ENGINE_HELP,
+        "preset": "the model to check and measure with (default demo)",
+        "rounds": "pairs of measurements",
+        "dry": "only say what becomes of each patch",
+    }
+)
+def patch_upgrade(
+    _: Context,
+    to: str,
+    commit: str = "",
+    engine: str = "llama.cpp",
+    preset: str = "demo",
+    rounds: int = 7,
+    dry: bool = False,
+) -> None:
+    """Move an engine's pin: judge each patch, build, check and measure old against new, then write."""
+    from bench import trial
+
+    trial.move(engine, to, commit=commit, preset=preset, rounds=rounds, dry=dry)
+
+
 patch_tasks = Collection("patch")
 patch_tasks.add_task(patch, name="apply", default=True)
 patch_tasks.add_task(patch_status, name="status")
 patch_tasks.add_task(patch_new, name="new")
 patch_tasks.add_task(patch_refresh, name="refresh")
 patch_tasks.add_task(patch_drop, name="drop")
+patch_tasks.add_task(patch_upgrade, name="upgrade")
 ns.add_task(fetch)
 ns.add_collection(patch_tasks)
 
@@ -623,6 +649,25 @@ def plan_errors(_: Context, write: bool = False, json: bool = False) -> None:
         print(calibrate.document(rows))
 
 
+@job(iterable=["set"], help={name: PLAN_HELP[name] for name in ("preset", "set", "json")})
+def plan_engine(_: Context, preset: str = "demo", set: list[str] | None = None, json: bool = False) -> int:
+    """Ask the engine in the image for its own projection and put it in the place of our estimates."""
+    import say
+    from compose import projection
+    from presets import schema
+    from presets.planner import ask, show
+
+    asked, told = projection.of_preset(schema.load(preset, ask.pairs(set or [])))
+    ours, found = ask.judge(asked), ask.judge(asked, told.terms)
+    if json:
+        say.document({**found.to_json(), "kept": told.kept, "planned_bytes": ours.total_bytes})
+    else:
+        say.step("engine", "kept from an earlier time" if told.kept else "asked just now")
+        print(show.text(found, colour=sys.stdout.isatty()))
+        print(f"planned without the engine: {say.size(ours.total_bytes)}")
+    return found.exit_code
+
+
 plan_tasks = Collection("plan")
 plan_tasks.add_task(plan, name="one", default=True)
 for _task, _name in (
@@ -630,6 +675,7 @@ for _task, _name in (
     (plan_sweep, "sweep"),
     (plan_compare, "compare"),
     (plan_errors, "errors"),
+    (plan_engine, "engine"),
 ):
     plan_tasks.add_task(_task, name=_name)
 ns.add_collection(plan_tasks)
@@ -908,6 +954,7 @@ def bench_compare(
     import say
     from bench import compare, run
 
+    compare.require_rounds(rounds)
     base = _bench_choice(given)
     first, second = run.compared(run.side(a, base), run.side(b, base))
     found = compare.compare(first, second, rounds=rounds, quick=quick)

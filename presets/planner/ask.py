@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from errors import BadInput
 from patches import engines
@@ -13,7 +14,10 @@ from presets.planner import headers, host, log
 from presets.planner.assess import Plan, Question, plan
 from presets.planner.log import Logged
 from presets.planner.options import Options, override
-from presets.planner.terms import Budget, device
+from presets.planner.terms import Budget, Term, device
+
+if TYPE_CHECKING:
+    from presets.schema import Preset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +84,11 @@ def answer(request: Request) -> tuple[Plan, str]:
     return judge(asked), origin
 
 
-def judge(asked: Question) -> Plan:
+def judge(asked: Question, projection: Sequence[Term] = ()) -> Plan:
     """The plan of a question, with warnings and advice."""
     return plan(
         asked.header, asked.draft, asked.options, asked.traits, asked.device, asked.budget,
-        preset=asked.preset, outlined=asked.outlined,
+        preset=asked.preset, outlined=asked.outlined, projection=projection,
     )  # fmt: skip
 
 
@@ -128,6 +132,12 @@ def _of_preset(request: Request, settings: dict[str, str]) -> tuple[Question, st
     from presets import schema
 
     preset = schema.load(request.preset or "quality", settings)
+    return of_preset(preset, request)
+
+
+def of_preset(preset: Preset, request: Request | None = None) -> tuple[Question, str]:
+    """The question that a preset asks, on this host or on the one that the request describes."""
+    request = request or Request()
     found = headers.of_preset(preset)
     asked = Question(
         header=found.header, draft=found.draft, options=preset.options(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -107,7 +107,7 @@ def plan(
     *,
     preset: str = "",
     outlined: bool = False,
-    projection: Mapping[str, int] | None = None,
+    projection: Sequence[Term] = (),
 ) -> Plan:
     """Size everything that a start of llama-server allocates, and judge it.
 
@@ -115,7 +115,7 @@ def plan(
         header: of the model, all shards merged.
         draft: of the MTP head or draft model in a file of its own; None for none or an embedded head.
         outlined: the headers are outlines: weights are known by the size of the files alone.
-        projection: bytes by term name that the engine itself projected; they replace computed ones.
+        projection: terms that the engine itself projected; they replace computed ones.
 
     Raises:
         BadInput: the header lacks a key that the engine demands, or an option cannot be used.
@@ -130,7 +130,7 @@ def plan(
     return replace(found, warnings=advice.warnings(question, found), advice=advice.advise(question, found))
 
 
-def assess(question: Question, *, projection: Mapping[str, int] | None = None) -> Plan:
+def assess(question: Question, *, projection: Sequence[Term] = ()) -> Plan:
     """A plan without warnings and advice."""
     q = question
     arch = describe(q.header)
@@ -147,7 +147,7 @@ def assess(question: Question, *, projection: Mapping[str, int] | None = None) -
         found = [replace(term, certainty=_loosest(term)) for term in found]
     if q.outlined:
         found = [replace(t, certainty="measured") if "weights" in t.name else t for t in found]
-    found = _projected(found, projection or {})
+    found = _projected(found, projection)
     ordered = tuple(sorted((t for t in found if t.bytes), key=lambda t: (ORDER.index(t.name), t.where)))
     plan = Plan(
         preset=q.preset, verdict="fits", budget=q.budget, terms=ordered, per_slot_context=sizes.slot_context,
@@ -297,14 +297,7 @@ def _prompt_cache(q: Question, arch: Architecture, sizes: Shape) -> list[Term]:
     ]  # fmt: skip
 
 
-def _projected(terms: list[Term], projection: Mapping[str, int]) -> list[Term]:
+def _projected(terms: list[Term], projection: Sequence[Term]) -> list[Term]:
     """Put the engine's own figures in the place of computed ones."""
-    kept = [term for term in terms if term.name not in projection]
-    sides: dict[str, Where] = {term.name: term.where for term in terms}
-    return kept + [
-        Term(
-            name=name, bytes=size, where=sides.get(name, "host" if name.endswith("_host") else "device"),
-            certainty="measured", formula="projected by the engine in the image",
-        )
-        for name, size in projection.items()
-    ]  # fmt: skip
+    told = {term.name for term in projection}
+    return [*(term for term in terms if term.name not in told), *projection]

@@ -60,20 +60,12 @@ def of_preset(preset: Wants) -> Found:
     Raises:
         BadInput: the preset names unknown entries, or nothing is known of the model yet.
     """
+    model, head = located(preset)
     if preset.model.endswith(".gguf"):
         return of_files(Path(preset.model), Path(preset.head) if preset.head else None)
-    model = catalog.model(preset.model)
-    assert preset.quant is not None, "the schema demands a quant for a catalog model"
-    quant = model.quant(preset.quant)
-    header = _on_disk(
-        quant, [paths.models() / preset.model / preset.quant, _hollow(preset.model, preset.quant)]
-    )
-    drafted: Header | None = None
-    head = model.head(preset.head) if preset.head else None
-    if head is not None and preset.head is not None:
-        own = paths.models() / preset.model / "heads" / preset.head
-        drafted = _on_disk(head, [own, _hollow(preset.model, f"heads/{preset.head}")])
-    outlined = header is None or (head is not None and drafted is None)
+    header = gguf.read_set(model, complete=False) if model else None
+    drafted = gguf.read_set(head, complete=False) if head else None
+    outlined = header is None or (preset.head is not None and drafted is None)
     known = _outlines().get(preset.model)
     if outlined and known is None:
         raise BadInput(
@@ -82,12 +74,34 @@ def of_preset(preset: Wants) -> Found:
             hint=f"./inv models.header {preset.model}/{preset.quant}",
         )
     if header is None and known is not None:
-        header = _outline(known, quant.bytes or 0)
-    if head is not None and drafted is None and known is not None:
-        drafted = _head_outline(known, head.bytes)
+        header = _outline(known, _bytes_of(catalog.quant(preset.model, preset.quant or "")))
+    if preset.head is not None and drafted is None and known is not None:
+        drafted = _head_outline(known, catalog.model(preset.model).head(preset.head).bytes)
     assert header is not None
     origin = "outline of the catalog model, weights by file size" if outlined else "files here"
     return Found(header=header, draft=drafted, outlined=outlined, origin=origin)
+
+
+def located(preset: Wants) -> tuple[Path | None, Path | None]:
+    """First shards of a preset's model and head, real or hollow; None for what is not here.
+
+    Raises:
+        BadInput: the preset names unknown entries.
+    """
+    if preset.model.endswith(".gguf"):
+        return Path(preset.model), Path(preset.head) if preset.head else None
+    model = catalog.model(preset.model)
+    assert preset.quant is not None, "the schema demands a quant for a catalog model"
+    root = paths.models() / preset.model
+    first = _on_disk(model.quant(preset.quant), [root / preset.quant, _hollow(preset.model, preset.quant)])
+    if preset.head is None:
+        return first, None
+    own = [root / "heads" / preset.head, _hollow(preset.model, preset.head)]
+    return first, _on_disk(model.head(preset.head), own)
+
+
+def _bytes_of(files: Files) -> int:
+    return files.bytes or 0
 
 
 def _hollow(model: str, entry: str) -> Path:
@@ -95,11 +109,10 @@ def _hollow(model: str, entry: str) -> Path:
     return paths.home() / "headers" / model / entry
 
 
-def _on_disk(files: Files, folders: list[Path]) -> Header | None:
+def _on_disk(files: Files, folders: list[Path]) -> Path | None:
     for folder in folders:
-        first = folder / files.shards[0].name
         if all((folder / shard.name).exists() for shard in files.shards):
-            return gguf.read_set(first, complete=False)
+            return folder / files.shards[0].name
     return None
 
 

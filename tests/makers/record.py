@@ -1,7 +1,6 @@
 """Asks an engine what it reserves for many models and settings, and keeps the answers as test data.
 
     python -m tests.makers.record --server PATH/llama-server --pin b11434 [--out tests/data/engine.json]
-    python -m tests.makers.record --image REF --pin b11434 --sample 12
 
 Hollow files stand for the models; each start ends as soon as the fitting pass has printed its sizes, long
 before weights would be read. About 0.3 s a point.
@@ -119,8 +118,12 @@ class _Enough(Exception):
     """The lines that are wanted have come."""
 
 
-def ask(argv: Sequence[str], point: Point, folder: Path) -> dict[str, Any]:
+def ask(argv: Sequence[str], point: Point, folder: Path, *, name: str = "") -> dict[str, Any]:
     """Start the engine for one point and read its projection.
+
+    Args:
+        argv: what starts llama-server: its path, or a `docker run` of its image.
+        name: of the container that `argv` starts, which outlives its client; "" for none.
 
     Raises:
         SystemExit: it ended without one; shows its last lines.
@@ -138,6 +141,9 @@ def ask(argv: Sequence[str], point: Point, folder: Path) -> dict[str, Any]:
     except _Enough:
         if any("fit_memory_breakdown" in line for line in lines):
             return answer(log.parse("\n".join(lines)))
+    finally:
+        if name:
+            command.run(["docker", "rm", "--force", name], check=False)
     tail = "\n".join(line for line in lines[-40:] if '"error"' in line)
     raise SystemExit(f"no projection for {point}:\n{tail}")
 

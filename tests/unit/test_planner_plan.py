@@ -21,6 +21,7 @@ from presets.planner import (
     Options,
     Plan,
     Question,
+    Term,
     assess,
     override,
     plan,
@@ -158,9 +159,10 @@ def test_unknown_architectures_are_never_said_to_fit() -> None:
     assert found.bytes_of("kv_cache") > 0
     assert all(term.certainty != "exact" for term in found.terms if not term.name.startswith("weights"))
     assert any("never been compared" in line for line in found.warnings)
-    known = plan(
-        strange, None, Options(ctx=4096, slots=1), B11434, CPU, PLENTY, projection={"kv_cache": 7 * MIB}
+    told = Term(
+        name="kv_cache", bytes=7 * MIB, where="host", certainty="measured", formula="the engine's own"
     )
+    known = plan(strange, None, Options(ctx=4096, slots=1), B11434, CPU, PLENTY, projection=[told])
     assert known.verdict == "fits"
     assert known.bytes_of("kv_cache") == 7 * MIB
 
