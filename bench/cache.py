@@ -16,6 +16,8 @@ from bench.sweep import Live, Outcome, Step, Subject
 from presets.schema import Preset
 
 CHECKPOINTS: Final = (0, 1, 4, 32)
+TURN_TOKENS: Final = 64
+"""Tokens that a further question takes with its template, at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +25,7 @@ class Talk:
     """Some conversations that take turns on one server.
 
     Args:
-        words: length of the document each conversation starts with.
+        prompt: tokens of the document each conversation starts with; cut to what a slot can hold.
         sessions: conversations, served one after the other within a turn.
         diverging: the second turn changes the end of the document, as an edited history does.
         shortened: answers come back without their end, as from clients that strip thinking or white space;
@@ -31,7 +33,7 @@ class Talk:
     """
 
     name: str
-    words: int
+    prompt: int
     turns: int = 3
     sessions: int = 1
     diverging: bool = False
@@ -41,11 +43,11 @@ class Talk:
 
 def talks(quick: bool) -> tuple[Talk, ...]:
     """The conversations of one checkpoint count."""
-    words = 260 if quick else 4200
+    length = 800 if quick else 7000
     return (
-        Talk(name="one session", words=words),
-        Talk(name="shortened answers", words=words, shortened=True),
-        Talk(name="edited history", words=words, turns=4, diverging=True),
+        Talk(name="one session", prompt=length),
+        Talk(name="shortened answers", prompt=length, shortened=True),
+        Talk(name="edited history", prompt=length, turns=4, diverging=True),
     )
 
 
@@ -63,27 +65,30 @@ def steps(subject: Subject, *, quick: bool, checkpoints: Sequence[int] | None = 
 
 
 def _crowds(preset: Preset, quick: bool) -> list[Step]:
-    words = 160 if quick else 4200
+    length = 400 if quick else 7000
     slots, many = (2, 3) if quick else (8, 12)
     context = preset.options().ctx
     each = context if preset.kv_unified else context // preset.slots
     changes = {"slots": slots, "ctx": each if preset.kv_unified else each * slots}
-    crowds = [Talk(name=f"{count} sessions", words=words, sessions=count, turns=2) for count in (slots, many)]
+    crowds = [
+        Talk(name=f"{count} sessions", prompt=length, sessions=count, turns=2) for count in (slots, many)
+    ]
     found = [_step({"slots": slots}, talk, changes) for talk in crowds]
-    deep = Talk(name="deep prompt", words=700 if quick else 31000, turns=2)
+    deep = Talk(name="deep prompt", prompt=2000 if quick else 53000, turns=2)
     return [*found, _step({"slots": preset.slots}, deep, {})]
 
 
 def _step(settings: dict[str, Any], talk: Talk, changes: dict[str, Any]) -> Step:
-    named = {**settings, "talk": talk.name, "words": talk.words, "sessions": talk.sessions}
+    named = {**settings, "talk": talk.name, "prompt": talk.prompt, "sessions": talk.sessions}
     return Step(settings=named, changes=changes, measure=lambda live: _measure(live, talk))
 
 
 def _measure(live: Live, talk: Talk) -> Outcome:
     # Talks share a server: each has texts of its own, or one would find the cache of another.
+    words = live.words(talk.prompt, reserve=talk.turns * (talk.answer + TURN_TOKENS))
     first = zlib.crc32(talk.name.encode()) % 100_000 * 100
     histories = [
-        [{"role": "user", "content": texts.filler(talk.words, seed=first + number) + "\n\nSum this up."}]
+        [{"role": "user", "content": texts.filler(words, seed=first + number) + "\n\nSum this up."}]
         for number in range(talk.sessions)
     ]
     samples = [

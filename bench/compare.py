@@ -65,8 +65,7 @@ def compare(
         BadInput: fewer than three rounds.
         CheckFailed: one side could not be measured, so nothing can be said.
     """
-    if rounds < LEAST:
-        raise BadInput(f"{rounds} rounds say nothing", why=f"an interval needs {LEAST}", hint="--rounds 5")
+    require_rounds(rounds)
     samples: dict[str, list[dict[str, Any]]] = {"A": [], "B": []}
     for turn in range(rounds + 1):
         for side, subject in (("A", a), ("B", b)):
@@ -76,6 +75,12 @@ def compare(
             say.step("compare", f"round {turn} of {rounds}, {side}: " + _shown(found))
     _keep(store or Store("compare"), {"A": a, "B": b}, samples, quick)
     return Comparison(a=a.identity, b=b.identity, ratios=judge(samples["A"], samples["B"]))
+
+
+def require_rounds(rounds: int) -> None:
+    """Refuse too few rounds, before anything is built or started for them."""
+    if rounds < LEAST:
+        raise BadInput(f"{rounds} rounds say nothing", why=f"an interval needs {LEAST}", hint="--rounds 5")
 
 
 def judge(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> dict[str, Ratio]:

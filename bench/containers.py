@@ -89,13 +89,32 @@ class Image:
             raise CheckFailed("the server ended at once", why=dead or "its container published no port")
         return Container(name=name, url=f"http://127.0.0.1:{published[0].rpartition(':')[2]}")
 
-    def tool(self, program: str, arguments: Sequence[str], files: Files) -> str:
-        """Run another program of the image to its end and return its standard output."""
-        words = ["docker", "run", "--rm", *self._options(None, files), "--entrypoint", f"/app/{program}"]
-        words += [self.ref, "--model", inside(files.model.name), *arguments]
+    def tool(self, program: str, arguments: Sequence[str], preset: Preset, files: Files) -> str:
+        """Run another program of the image to its end and return its standard output.
+
+        It starts as the server does: on a GPU flavour the image first makes sure that there is a device,
+        since llama-bench would name the GPU's backend and run on the CPU.
+        """
+        first, *rest = [*self._entry_point()[:-1], f"/app/{program}"]
+        words = [
+            "docker",
+            "run",
+            "--rm",
+            *self._options(preset, files),
+            "--entrypoint",
+            first,
+            self.ref,
+            *rest,
+        ]
+        words += ["--model", inside(files.model.name), *arguments]
         return command.run(words, timeout=TOOL_S).out
 
-    def _options(self, preset: Preset | None, files: Files) -> list[str]:
+    def _entry_point(self) -> list[str]:
+        form = "{{json .Config.Entrypoint}}"
+        found = json.loads(command.run(["docker", "inspect", "-f", form, self.ref]).out) or []
+        return [str(word) for word in found]
+
+    def _options(self, preset: Preset, files: Files) -> list[str]:
         facts = host.facts()
         nodes = devices_for(self.flavour, facts)
         words = [
@@ -110,7 +129,7 @@ class Image:
             words += ["--group-add", str(group)]
         if nodes:
             words += ["--shm-size", "1g"]
-        for name, value in (preset.variables() if preset else {}).items():
+        for name, value in preset.variables().items():
             words += ["-e", f"{name}={value}"]
         return words
 

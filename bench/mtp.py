@@ -76,8 +76,8 @@ def _depths(name: str, path: Path, ctx: int | None) -> list[Step]:
 
 def _measure(live: Live, *, kind: texts.Kind, depth: int = 0) -> Outcome:
     tokens, repeats = (48, 2) if live.quick else (400, 3)
-    # About 1.6 tokens a word of filler; the true depth is in the sample.
-    before = texts.filler(int(depth / 1.6), seed=depth) + "\n\n" if depth else ""
+    words = live.words(depth, reserve=tokens + len(texts.PROMPTS[kind])) if depth else 0
+    before = texts.filler(words, seed=depth) + "\n\n" if words else ""
     samples = []
     for turn in range(repeats):
         body = {

@@ -13,6 +13,7 @@ from bench import figures
 from bench.results import Point, all_points, folder
 from bench.sections import GROUPS, Cell, Content, Source, Table, content, published
 from bench.words import label, number
+from errors import HostLacks
 
 SWEEPS: Final = ("ubatch", "slots", "cache", "mtp", "load", "compare")
 WIDE: Final = 7
@@ -42,6 +43,7 @@ def write(out: Path | None = None, *, results: Path | None = None, pictures: boo
 
     Raises:
         BadInput: stored results, or the published figures, cannot be read.
+        HostLacks: the folder cannot be written.
     """
     out = out or folder() / "report"
     points = all_points(SWEEPS, at=results)
@@ -49,12 +51,15 @@ def write(out: Path | None = None, *, results: Path | None = None, pictures: boo
     plotted = figures.available()
     if not plotted:
         say.warn(f"no plots: matplotlib is not installed; {figures.INSTALL}")
-    files = _pictures(found.tables, out) if plotted and pictures else ()
     page, data = out / "index.html", out / "report.json"
-    with paths.replacing(data) as temporary:
-        temporary.write_text(_data(found, points), encoding="utf-8")
-    with paths.replacing(page) as temporary:
-        temporary.write_text(render(found, points, plotted=plotted), encoding="utf-8")
+    try:
+        files = _pictures(found.tables, out) if plotted and pictures else ()
+        with paths.replacing(data) as temporary:
+            temporary.write_text(_data(found, points), encoding="utf-8")
+        with paths.replacing(page) as temporary:
+            temporary.write_text(render(found, points, plotted=plotted), encoding="utf-8")
+    except OSError as error:
+        raise HostLacks(f"cannot write the report to {out}", why=error.strerror or str(error)) from error
     return Written(page=page, data=data, pictures=files, plotted=plotted)
 
 

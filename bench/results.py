@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import paths
 import say
-from errors import BadInput
+from errors import BadInput, HostLacks
 
 SCHEMA: Final = 1
 Status = Literal["ok", "failed"]
@@ -100,14 +100,21 @@ class Store:
         self.path = (at or folder()) / f"{sweep}.jsonl"
 
     def append(self, point: Point) -> None:
-        """Add one line and flush it to disk; a line torn by a kill before this one is closed first."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a+b") as file:
-            if file.tell() and _last_byte(file.fileno(), file.tell()) != b"\n":
-                file.write(b"\n")
-            file.write(point.model_dump_json().encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+        """Add one line and flush it to disk; a line torn by a kill before this one is closed first.
+
+        Raises:
+            HostLacks: the disk is full, or the file may not be written.
+        """
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a+b") as file:
+                if file.tell() and _last_byte(file.fileno(), file.tell()) != b"\n":
+                    file.write(b"\n")
+                file.write(point.model_dump_json().encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise HostLacks(f"cannot write {self.path}", why=error.strerror or str(error)) from error
 
     def points(self) -> list[Point]:
         """All readable points, oldest first; a later point of the same key replaces the earlier one.

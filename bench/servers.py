@@ -86,7 +86,7 @@ class Launcher(Protocol):
         """Start llama-server as the preset says; it loads while this returns."""
         ...
 
-    def tool(self, program: str, arguments: Sequence[str], files: Files) -> str:
+    def tool(self, program: str, arguments: Sequence[str], preset: Preset, files: Files) -> str:
         """Run another program of the engine (llama-bench) on the model and return what it printed."""
         ...
 
@@ -189,11 +189,12 @@ class Program:
             )  # fmt: skip
         return Process(url=f"http://127.0.0.1:{port}", running=process, log_file=log)
 
-    def tool(self, program: str, arguments: Sequence[str], files: Files) -> str:
+    def tool(self, program: str, arguments: Sequence[str], preset: Preset, files: Files) -> str:
         if self.tools is None:
             raise HostLacks(f"no {program} beside {self.command[0]}")
         words = [str(self.tools / program), "--model", str(files.model), *arguments]
-        return command.run(words, env=self.environment, timeout=TOOL_S).out
+        environment = {**preset.variables(), **self.environment}
+        return command.run(words, env=environment, timeout=TOOL_S).out
 
 
 def free_port() -> int:
@@ -250,6 +251,7 @@ def ask(server: Server, path: str, body: Any = None) -> Any:
 
     Raises:
         ServerDied: nothing answers, or not with JSON, or with an error.
+        BadInput: the URL is none, or the server wants a key.
     """
     headers = {"Authorization": f"Bearer {server.key}"} if server.key else {}
     client = web.session(local=not isinstance(server, Remote))
@@ -259,13 +261,26 @@ def ask(server: Server, path: str, body: Any = None) -> Any:
         else:
             answer = client.post(server.url + path, json=body, headers=headers, timeout=600)
         value = answer.json()
+    except (requests.exceptions.InvalidSchema, requests.exceptions.InvalidURL) as error:
+        raise BadInput(f"{server.url!r} is not a server's URL", hint="--url http://127.0.0.1:8080") from error
     except (requests.RequestException, ValueError) as error:
-        raise ServerDied(f"{server.url}{path} did not answer", why=server.ended() or str(error)) from error
+        raise ServerDied(
+            f"{server.url}{path} did not answer", why=server.ended() or _silence(error)
+        ) from error
     if answer.status_code == 401:
         raise BadInput(f"{server.url} wants an API key", why="HTTP 401", hint="give --key-file FILE")
     if answer.status_code != 200:
         raise ServerDied(f"{server.url}{path} answered {answer.status_code}", why=str(value)[:300])
     return value
+
+
+def _silence(error: Exception) -> str:
+    """Why there is no answer, without the stack of library names."""
+    if isinstance(error, requests.Timeout):
+        return "it took too long"
+    if isinstance(error, requests.ConnectionError):
+        return "nothing listens there, or it hung up"
+    return f"what came back is not JSON: {error}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,18 +19,21 @@ QUICK_LEVELS: Final = (1, 2, 4)
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What each user asks: words of filler in the prompt, tokens generated, rounds."""
+    """What each user asks: tokens of filler in the prompt, tokens generated, rounds.
+
+    The sizes are those of SEED.md H5 and H6; a prompt that a slot cannot hold is cut to what it can.
+    """
 
     name: str
-    words: int
+    prompt: int
     tokens: int
     rounds: int
 
 
-SHORT: Final = Load(name="short", words=40, tokens=256, rounds=3)
-LONG: Final = Load(name="long", words=9000, tokens=1024, rounds=1)
-QUICK_SHORT: Final = Load(name="short", words=20, tokens=32, rounds=2)
-QUICK_LONG: Final = Load(name="long", words=220, tokens=32, rounds=1)
+SHORT: Final = Load(name="short", prompt=64, tokens=256, rounds=3)
+LONG: Final = Load(name="long", prompt=15000, tokens=1024, rounds=1)
+QUICK_SHORT: Final = Load(name="short", prompt=32, tokens=32, rounds=2)
+QUICK_LONG: Final = Load(name="long", prompt=512, tokens=32, rounds=1)
 
 
 def steps(subject: Subject, *, quick: bool, levels: Sequence[int] | None = None) -> list[Step]:
@@ -58,7 +61,7 @@ def _servers(preset: Preset, slots: int) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _step(level: int, one: Load, kind: str | None, changes: dict[str, Any]) -> Step:
-    settings: dict[str, Any] = {"users": level, "load": one.name, "words": one.words, "tokens": one.tokens}
+    settings: dict[str, Any] = {"users": level, "load": one.name, "prompt": one.prompt, "tokens": one.tokens}
     if kind is not None:
         settings |= {"speculation": kind, "slots": changes["slots"]}
     return Step(settings=settings, changes=changes, measure=lambda live: _measure(live, level, one))
@@ -67,12 +70,13 @@ def _step(level: int, one: Load, kind: str | None, changes: dict[str, Any]) -> S
 def _measure(live: Live, level: int, one: Load) -> Outcome:
     if live.says.slots < level:
         raise PointFailed(f"the server has {live.says.slots} slots for {level} users", why="/props says so")
-    samples = [sample for turn in range(one.rounds) for sample in _round(live, level, one, turn)]
+    words = live.words(one.prompt, reserve=one.tokens)
+    samples = [sample for turn in range(one.rounds) for sample in _round(live, level, one, turn, words)]
     return Outcome(measured=summary(samples), samples=samples)
 
 
-def _round(live: Live, level: int, one: Load, turn: int) -> list[dict[str, Any]]:
-    asked = [texts.recall(user, one.words, salt=turn) for user in range(level)]
+def _round(live: Live, level: int, one: Load, turn: int, length: int) -> list[dict[str, Any]]:
+    asked = [texts.recall(user, length, salt=turn) for user in range(level)]
     words = [word for _, word in asked]
     asks = [
         load.Ask(

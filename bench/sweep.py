@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import say
-from bench import host, load
+from bench import host, load, texts
 from bench.results import Identity, Point, Store
 from bench.servers import (
     Files,
@@ -20,6 +20,7 @@ from bench.servers import (
     Served,
     Server,
     ServerDied,
+    ask,
     served,
     wait_healthy,
 )  # fmt: skip
@@ -30,6 +31,8 @@ from presets.schema import Preset
 GIB: Final = 2**30
 SETTLE_S: Final = 180.0
 """Seconds to wait for memory to come back after a server ended (GTT is released late, SEED.md A5)."""
+TEMPLATE_TOKENS: Final = 96
+"""Tokens kept free for what a chat template puts around a message."""
 SETTLED: Final = 512 * 2**20
 """Bytes of MemAvailable that may be missing when the next point starts."""
 
@@ -111,6 +114,13 @@ class Live:
             share = f"{done.generator_share:.0%} of a core"
             say.warn(f"the load generator took {share}; it may hold the server back")
         return done
+
+    def words(self, tokens: int, *, reserve: int) -> int:
+        """Words of filler that make a prompt of `tokens`, or of what a slot can hold beside `reserve`."""
+        sample = texts.filler(texts.SAMPLE_WORDS, seed=1)
+        count = len(ask(self.server, "/tokenize", {"content": sample})["tokens"])
+        room = self.says.slot_context - reserve - TEMPLATE_TOKENS
+        return texts.words_for(tokens, count / len(sample.split()), room=room)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,6 +45,19 @@ def filler(words: int, seed: int) -> str:
     return " ".join(parts)
 
 
+SAMPLE_WORDS: Final = 200
+"""Words of filler that are tokenised once to learn how many tokens a word takes."""
+
+
+def words_for(tokens: int, per_word: float, *, room: int) -> int:
+    """Words of filler for a number of tokens, at most what `room` tokens hold (5 % spared).
+
+    Args:
+        per_word: tokens that a word of filler takes with this model's tokenizer.
+    """
+    return max(0, int(min(tokens, room * 0.95) / per_word))
+
+
 def recall(user: int, words: int, *, salt: int = 0) -> tuple[str, str]:
     """A prompt that names the user's own code word and asks for it, and the word."""
     word = CODEWORDS[user % len(CODEWORDS)]

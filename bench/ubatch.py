@@ -21,7 +21,9 @@ from presets.schema import Preset
 UBATCHES: Final = (2048, 1024, 512, 256, 128, 64)
 QUICK_UBATCHES: Final = (512, 256, 128, 64)
 CLAMP: Final = {"batch": 64, "ubatch": 512}
-DEPTHS: Final = (0, 4096, 16384)
+DEPTHS: Final = (4096, 16384, 65536)
+"""Tokens of context already filled, beside none; those a preset has no room for are left out."""
+QUICK_DEPTH: Final = 1024
 PROMPT: Final = 2048
 QUICK_PROMPT: Final = 512
 DECODE: Final = 64
@@ -105,7 +107,8 @@ def _llama_bench(subject: Subject, preset: Preset, quick: bool) -> Outcome:
     assert subject.launcher is not None
     assert subject.files is not None
     prompt, decode, repeats = workload(quick)
-    depths = (0, min(1024, preset.ctx // 2)) if quick else [d for d in DEPTHS if d < preset.ctx]
+    deeper = [QUICK_DEPTH] if quick else [depth for depth in DEPTHS if depth < preset.ctx]
+    depths = [0, *(deeper or [preset.ctx // 2])]
     words = [
         "--n-prompt", str(prompt), "--n-gen", str(decode), "--n-depth", ",".join(map(str, depths)),
         "--batch-size", str(preset.batch), "--ubatch-size", str(preset.ubatch),
@@ -115,7 +118,7 @@ def _llama_bench(subject: Subject, preset: Preset, quick: bool) -> Outcome:
     ]  # fmt: skip
     words += ["--threads", str(preset.threads)] if (preset.threads or 0) > 0 else []
     words += ["--n-gpu-layers", preset.gpu_layers] if preset.gpu_layers.isdigit() else []
-    samples = parse_llama_bench(subject.launcher.tool("llama-bench", words, subject.files))
+    samples = parse_llama_bench(subject.launcher.tool("llama-bench", words, preset, subject.files))
     return Outcome(measured=_middles(samples), samples=samples)
 
 

@@ -106,6 +106,36 @@ def test_a_setting_that_contradicts_the_preset_fails_its_point_alone(files: File
     assert "larger than batch" in (points[0].reason or "")
 
 
+def test_each_point_starts_the_server_its_settings_name(files: Files, tmp_path: Path) -> None:
+    """The arguments that arrive in the process: the changed setting, and another head where one is asked for."""
+    script = 'echo "ARGV $*"; exec "$0" -m bench.stub "$@"'
+    echo = ("/bin/sh", "-c", script, sys.executable)
+    mine = subject(files, drafts=True, command=echo)
+    other = tmp_path / "other-head.gguf"
+    other.write_bytes(b"z")
+    seen: list[str] = []
+
+    def remember(live: Live) -> Outcome:
+        seen.append(next(line for line in live.server.log().splitlines() if line.startswith("ARGV")))
+        return Outcome()
+
+    steps = [
+        Step(settings={"n": 1}, changes={"draft_n_max": 1, "ubatch": 64}, measure=remember),
+        Step(settings={"n": 2}, changes={"spec_type": (), "head": None}, measure=remember),
+        Step(settings={"n": 3}, draft=other, measure=remember),
+        Step(settings={"n": 4}, changes={"batch": 64, "ubatch": 512}, unchecked=True, measure=remember),
+    ]
+    points = sweep.run("x", steps, mine, store=Store("x", at=tmp_path))
+    assert [point.reason for point in points] == [None] * 4
+    assert "--spec-draft-n-max 1 " in seen[0]
+    assert "--ubatch-size 64 " in seen[0]
+    assert "head.gguf" in seen[0]
+    assert "--spec-type" not in seen[1]
+    assert "head.gguf" not in seen[1]
+    assert f"--model-draft {other}" in seen[2]
+    assert "--batch-size 64 --ubatch-size 512 " in seen[3]
+
+
 def test_no_server_is_left_running(files: Files, tmp_path: Path) -> None:
     started: list[Any] = []
     mine = subject(files)
@@ -167,6 +197,8 @@ def test_what_is_no_llama_server_is_refused(url: str) -> None:
         served(Remote(url=url + "/somewhere"))
     with pytest.raises(ServerDied, match="did not answer"):
         served(Remote(url="http://127.0.0.1:1"))
+    with pytest.raises(BadInput, match="URL"):
+        served(Remote(url="ftp://127.0.0.1"))
 
 
 def test_the_slower_side_of_a_comparison_is_found(files: Files, tmp_path: Path) -> None:
