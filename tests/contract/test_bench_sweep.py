@@ -107,7 +107,7 @@ def test_a_setting_that_contradicts_the_preset_fails_its_point_alone(files: File
 
 
 def test_each_point_starts_the_server_its_settings_name(files: Files, tmp_path: Path) -> None:
-    """The arguments that arrive in the process: the changed setting, and another head where one is asked for."""
+    """The arguments that arrive in the process: the changed setting, another head where one is named."""
     script = 'echo "ARGV $*"; exec "$0" -m bench.stub "$@"'
     echo = ("/bin/sh", "-c", script, sys.executable)
     mine = subject(files, drafts=True, command=echo)
