@@ -183,6 +183,7 @@ CHECKS: Final = (
     ),
     Check(
         id="cache.restored",
+        starts=True,
         proves="a conversation that came back from the prompt cache goes on as it would have",
         rule=RULE + "; and something did come back",
         body=restored,
@@ -190,6 +191,7 @@ CHECKS: Final = (
     *(
         Check(
             id=f"cache.checkpoints-{count}",
+            starts=True,
             proves=f"with {count} checkpoints the answer is right and the cache is used as far as it can be",
             rule=f"{RULE}; at least {HIT:.0%} of the follow-up from the cache, nothing without a checkpoint",
             body=partial(checkpoints, count=count),
@@ -200,12 +202,14 @@ CHECKS: Final = (
     ),
     Check(
         id="cache.quantized",
+        starts=True,
         proves="a q8_0 KV cache changes the distribution by its rounding and no more",
         rule="distributions within 0.15; measured 0.002 to 0.04 with random weights",
         body=quantized,
     ),
     Check(
         id="cache.pooled",
+        starts=True,
         proves="a unified cache takes a prompt that a split one must refuse, and answers it rightly",
         rule=RULE + "; the refusal is a 400 that names the slot's context",
         body=pooled,

@@ -19,6 +19,7 @@ class Check:
         body: makes the check; says what it saw, or raises Wrong or Unmet.
         upstream: the issues it would have caught.
         quick: whether it is part of the quick run.
+        starts: whether it must start servers of its own, so that one that runs already is not enough.
     """
 
     id: str
@@ -27,6 +28,7 @@ class Check:
     body: Callable[[Room], str]
     upstream: str = ""
     quick: bool = True
+    starts: bool = False
 
     @property
     def group(self) -> str:

@@ -195,6 +195,7 @@ CHECKS: Final = (
     ),
     Check(
         id="contract.overrun",
+        starts=True,
         proves="generations that overrun a common pool end with an error by name",
         rule="at least one 500 that names the context, no short answer without an error, healthy afterwards",
         body=overrun,

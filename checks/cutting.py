@@ -54,6 +54,7 @@ def pieces(room: Room) -> str:
 def _ubatch(width: int, *, quick: bool) -> Check:
     return Check(
         id=f"cut.ubatch-{width}",
+        starts=True,
         proves=f"prompts around and above -ub {width} are answered as in one pass",
         rule=RULE,
         body=partial(passes, arrangement=Arrangement(ubatch=width)),
@@ -77,6 +78,7 @@ CHECKS: Final = (
     _ubatch(256, quick=False),
     Check(
         id="cut.batch",
+        starts=True,
         proves="-b below -ub, which cuts prompts into several calls, does not change the answer",
         rule=RULE,
         body=partial(passes, arrangement=Arrangement(batch=48)),

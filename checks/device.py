@@ -183,6 +183,7 @@ def _launcher(room: Room) -> Launcher:
 CHECKS: Final = (
     Check(
         id="device.used",
+        starts=True,
         proves="the weights are on the device that was asked for",
         rule="the load log's model buffers are on the wanted device; a GPU flavour on the CPU fails",
         body=used,
@@ -190,6 +191,7 @@ CHECKS: Final = (
     ),
     Check(
         id="device.perplexity",
+        starts=True,
         proves="every way to compute the model gives the same perplexity",
         rule="final perplexities within 1 %, the same likeliest token at 97 % of the places;"
         " a good GPU was 0.33 % off the CPU, a bad one 19,500 %",
@@ -198,6 +200,7 @@ CHECKS: Final = (
     ),
     Check(
         id="device.cache",
+        starts=True,
         proves="a q8_0 KV cache costs no more than its rounding",
         rule="final perplexities within 1 %, the same likeliest token at 90 % of the places",
         body=cached,

@@ -50,6 +50,7 @@ def _variant(slots: int, *, unified: bool, quick: bool) -> Check:
     arrangement = Arrangement(slots=slots, unified=unified, ubatch=UBATCH, batch=256)
     return Check(
         id=f"rows.{kind}-{slots}",
+        starts=True,
         proves=f"{slots} slots with a {kind} KV cache answer as one slot alone does",
         rule=RULE,
         body=partial(strangers, arrangement=arrangement, fixed=True),

@@ -148,6 +148,7 @@ def _share(answers: Sequence[Completion]) -> float:
 CHECKS: Final = (
     Check(
         id="spec.active",
+        starts=True,
         proves="a server with a draft head starts and drafts",
         rule="it becomes healthy, every slot is speculative, and draft_n > 0",
         body=active,
@@ -155,6 +156,7 @@ CHECKS: Final = (
     ),
     Check(
         id="spec.same-text",
+        starts=True,
         proves="one slot writes the same text with drafts as without",
         rule=RULE,
         body=partial(same_text, arrangement=ALONE),
@@ -162,6 +164,7 @@ CHECKS: Final = (
     ),
     Check(
         id="spec.crowd",
+        starts=True,
         proves="four slots of a unified cache write the same texts with drafts as one alone without",
         rule=RULE,
         body=partial(crowded, arrangement=CROWD),
@@ -169,6 +172,7 @@ CHECKS: Final = (
     ),
     Check(
         id="spec.crowd-split",
+        starts=True,
         proves="four slots with a split cache write the same texts with drafts as one alone without",
         rule=RULE,
         body=partial(crowded, arrangement=replace(CROWD, unified=False)),
@@ -177,6 +181,7 @@ CHECKS: Final = (
     ),
     Check(
         id="spec.repeated",
+        starts=True,
         proves="what is drafted depends on the request, not on the one before it",
         rule="drafted and kept tokens of the same request are equal, to the token",
         body=repeated,
@@ -184,6 +189,7 @@ CHECKS: Final = (
     ),
     Check(
         id="spec.deep",
+        starts=True,
         proves="drafts stay useful deep in a prompt",
         rule="at least half the acceptance of a short prompt",
         body=deep,
@@ -192,6 +198,7 @@ CHECKS: Final = (
     ),
     Check(
         id="spec.busy",
+        starts=True,
         proves="drafts stay useful when several slots draft at once",
         rule="at least half the acceptance of one slot alone",
         body=busy,

@@ -22,6 +22,9 @@ CHECKS: Final[tuple[Check, ...]] = (
 )  # fmt: skip
 """All checks, in the order they run."""
 
+STARTING: Final = "starting"
+"""Names, like a group, the checks that need to start servers of their own."""
+
 
 def run(
     room: Room,
@@ -38,7 +41,8 @@ def run(
         room: the servers to check, and whether to be quick.
         target: what is checked, for the report.
         only: ids or groups to run; empty runs all, or those of the quick run.
-        accept: ids or groups whose skip is no failure.
+        accept: ids or groups whose skip is no failure; `STARTING` stands for all that need to start
+            servers, which a server that runs already cannot do.
         repeat: gives the one command that repeats a check.
         on_result: called after each check, for progress.
 
@@ -50,21 +54,25 @@ def run(
     for check in chosen:
         results.append(_made(room, check, repeat(check.id)))
         on_result(results[-1])
-    accepted = frozenset(check.id for check in select(accept)) if accept else frozenset()
+    accepted = frozenset(check.id for check in select(accept))
     return Report(name="check", target=target, results=tuple(results), accepted=accepted)
 
 
 def select(names: Collection[str]) -> list[Check]:
-    """The checks with these ids, or in these groups, in the suite's order.
+    """The checks with these ids, in these groups, or of the kind `STARTING`, in the suite's order.
 
     Raises:
-        BadInput: a name is neither.
+        BadInput: a name is none of these.
     """
-    known = {check.id for check in CHECKS} | {check.group for check in CHECKS}
+    known = {STARTING, *(check.id for check in CHECKS), *(check.group for check in CHECKS)}
     for name in names:
         if name not in known:
             raise BadInput(f"there is no check {name!r}", hint=nearest(name, sorted(known)))
-    return [check for check in CHECKS if check.id in names or check.group in names]
+    return [
+        check
+        for check in CHECKS
+        if check.id in names or check.group in names or (check.starts and STARTING in names)
+    ]
 
 
 def _made(room: Room, check: Check, repeat: str) -> Result:

@@ -236,7 +236,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._json(200, {"content": data.decode("ascii" if self.engine.fault.lossy else "utf-8", "replace")})
 
     def _complete(self, body: dict[str, Any]) -> None:
-        prompt = body["prompt"]
+        prompt = body.get("prompt")
+        if prompt is None or any(isinstance(token, int) and token > 255 for token in prompt):
+            self._fail(400, "invalid_request_error", "key 'prompt' not found, or it has invalid tokens")
+            return
         tokens = list(prompt.encode()) if isinstance(prompt, str) else list(prompt)
         if self._dies() or self._too_long(len(tokens)) or self._overrun():
             return
@@ -247,7 +250,9 @@ class _Handler(BaseHTTPRequestHandler):
         made = list(self.engine.spoil(str(tokens[:8]), right).encode())
         answer = self._completion(tokens, made, body.get("n_probs", 0))
         if body.get("stream"):
-            self._events([answer])
+            pieces = [{"content": chr(token), "tokens": [token], "stop": False} for token in made]
+            end = [] if self.engine.fault.cut_stream else [{**answer, "content": "", "tokens": []}]
+            self._events([*pieces, *end])
         else:
             self._json(200, answer)
 
@@ -267,6 +272,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _chat(self, body: dict[str, Any]) -> None:
         if self._dies() or self._overrun():
+            return
+        if not isinstance(body["messages"], list):
+            self._fail(400, "invalid_request_error", "Expected 'messages' to be an array")
             return
         text = body["messages"][-1]["content"]
         if self._too_long(len(text)):
