@@ -131,9 +131,7 @@ def entry_point(image: ImageRecord) -> list[str]:
 def promised(inputs: render.Inputs, rendered: Rendered) -> Deployment:
     """The record of what this deployment promises."""
     preset, image, plan = inputs.preset, inputs.image, inputs.plan
-    terms = tuple(
-        Promise(name=term["name"], bytes=term["bytes"], certainty=term["certainty"]) for term in plan["terms"]
-    )
+    terms = tuple(Promise.model_validate(term) for term in plan["terms"])
     return Deployment(
         name=rendered.name,
         preset=preset.name,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from checks import smoke as checks_smoke
 from checks.report import Report
 from checks.smoke import Expectation, MemoryTerm
 from compose import container, record
 from compose.record import Deployment
+from presets.planner import compare, log
+from presets.planner.terms import MIB, Term, Where
 
 
 def smoke(deployment: Deployment) -> Report:
@@ -42,6 +46,28 @@ def expected(deployment: Deployment) -> Expectation:
     )
 
 
-def memory(deployment: Deployment) -> tuple[MemoryTerm, ...] | None:
-    """The plan's terms beside what the engine logged, for the terms that the log shows."""
-    return None
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """The terms of a plan that was kept with a deployment."""
+
+    terms: tuple[Term, ...]
+
+    def bytes_on(self, where: Where) -> int:
+        """The sum of the terms on one side."""
+        return sum(term.bytes for term in self.terms if term.where == where)
+
+
+def memory(deployment: Deployment) -> tuple[MemoryTerm, ...]:
+    """The plan's terms beside what the engine logged, in the groups that a log tells apart; bytes."""
+    terms = (Term(formula="", **term.model_dump()) for term in deployment.terms)
+    logged = log.parse("\n".join(container.log(deployment.container)))
+    return tuple(
+        MemoryTerm(
+            name=line.name,
+            predicted=round(line.planned * MIB),
+            logged=round(line.logged * MIB),
+            certainty=line.certainty,
+        )
+        for line in compare.lines(Stored(terms=tuple(terms)), logged)
+        if line.logged is not None
+    )

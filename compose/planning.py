@@ -9,8 +9,10 @@ from errors import BadInput, DoesNotFit
 from patches.engines import Engine
 from presets import models, models_header
 from presets.models import ModelFiles
+from presets.planner import host as planner_host
+from presets.planner import show
 from presets.planner.assess import Plan, plan
-from presets.planner.terms import GIB, MIB, Budget, device
+from presets.planner.terms import device
 from presets.schema import Preset
 
 
@@ -68,12 +70,8 @@ def gate(preset: Preset, engine: Engine, files: ModelFiles, *, freed: int = 0) -
     Raises:
         DoesNotFit: it is too big, or its memory is not known; with the table.
     """
-    limit = preset.memory_limit_mib
-    budget = Budget(
-        available_bytes=status.available() + freed,
-        reserve_bytes=int(preset.guard_gib * GIB),
-        gtt_bytes=status.gpu("mem_info_gtt_total") if preset.flavour != "cpu" else None,
-        container_bytes=None if limit is None else limit * MIB,
+    budget = planner_host.budget(
+        reserve_gib=preset.guard_gib, container_mib=preset.memory_limit_mib, freed_bytes=freed
     )
     found = plan(
         files.header, files.draft_header, preset.options(), engine.traits, device(preset.flavour), budget,
@@ -83,7 +81,7 @@ def gate(preset: Preset, engine: Engine, files: ModelFiles, *, freed: int = 0) -
         say.warn(warning)
     if found.exit_code:
         raise DoesNotFit(
-            f"preset {preset.name} is {found.verdict}\n{_table(found)}",
+            f"preset {preset.name} is {found.verdict}\n{show.text(found, width=100)}",
             why=f"{say.size(found.total_bytes)} planned, {say.size(budget.budget_bytes)} to give",
             hint="; ".join(found.advice) or "./inv plan",
         )
@@ -93,11 +91,6 @@ def gate(preset: Preset, engine: Engine, files: ModelFiles, *, freed: int = 0) -
         f"{found.per_slot_context} tokens a slot",
     )
     return found
-
-
-def _table(found: Plan) -> str:
-    rows = [f"  {term.name:<22}{say.size(term.bytes):>12}  {term.certainty}" for term in found.terms]
-    return "\n".join([*rows, f"  {'total':<22}{say.size(found.total_bytes):>12}"])
 
 
 def freed_by_stopping(current: str | None) -> int:

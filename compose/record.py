@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -32,11 +32,12 @@ class _Data(BaseModel):
 
 
 class Promise(_Data):
-    """One term of the plan: bytes, and how sure they are (exact, bounded, measured)."""
+    """One term of the plan: bytes, where, and how sure they are."""
 
     name: str
     bytes: int
-    certainty: str
+    where: Literal["device", "host"]
+    certainty: Literal["exact", "bounded", "measured"]
 
 
 class Deployment(_Data):

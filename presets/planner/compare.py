@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from presets.planner import log
-from presets.planner.assess import Plan
-from presets.planner.terms import MIB, Certainty
+from presets.planner.terms import MIB, Certainty, Term, Where
 
 LAST_DIGIT_MIB = 0.0051
 TOLERANCE = 0.1
@@ -43,7 +42,15 @@ class Line:
         }  # fmt: skip
 
 
-def lines(plan: Plan, logged: log.Logged) -> list[Line]:
+class Planned(Protocol):
+    """What is compared of a plan: its terms, also of one that was stored."""
+
+    @property
+    def terms(self) -> tuple[Term, ...]: ...
+    def bytes_on(self, where: Where) -> int: ...
+
+
+def lines(plan: Planned, logged: log.Logged) -> list[Line]:
     """The plan's terms in the groups that a log tells apart, target and draft together."""
     sums = log.totals(logged)
     kv = ("kv_cache", "kv_cache_swa", "indexer_cache", "draft_kv_cache")
@@ -66,7 +73,7 @@ def lines(plan: Plan, logged: log.Logged) -> list[Line]:
 
 
 def _line(
-    plan: Plan, name: str, terms: tuple[str, ...], logged: float | None, where: str | None = None
+    plan: Planned, name: str, terms: tuple[str, ...], logged: float | None, where: str | None = None
 ) -> Line:
     own = [term for term in plan.terms if term.name in terms and where in (None, term.where)]
     order: tuple[Certainty, ...] = ("exact", "measured", "bounded")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from errors import BadInput
 from presets import schema, strict_yaml
+from presets.planner import ask
 from presets.schema import Preset
 from presets.settings import Environment, Option, Settings
 
@@ -63,6 +64,14 @@ def test_gpu_presets_say_how_weights_are_read(name: str) -> None:
     arguments = command(schema.load(name))
     assert option(arguments, "--load-mode") == "none"
     assert option(arguments, "--lazy-mode") in ("on", "off")
+
+
+@pytest.mark.parametrize("name", schema.names())
+def test_the_memory_that_a_preset_states_is_what_the_planner_says(name: str) -> None:
+    preset = schema.load(name)
+    plan = ask.judge(ask.of_preset(preset, ask.Request(free_gib=106.5))[0])
+    assert preset.predicted_mib == -(-plan.total_bytes // 2**20)
+    assert plan.verdict in ("fits", "tight"), "on an empty 128 GB box, which has 106.5 GiB to give"
 
 
 def test_the_presets_of_the_seeds_are_all_there() -> None:
