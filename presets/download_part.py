@@ -22,6 +22,7 @@ import say
 from errors import HostLacks
 
 READ_BYTES: Final = 4 << 20
+PAGE: Final = 4096
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -96,8 +97,9 @@ class Part:
         return self.total
 
     def split(self, count: int) -> None:
-        """Cut an untouched file into at most `count` spans of whole MiB."""
-        step = max(-(-self.total // count) + (1 << 20) - 1 & -(1 << 20), 1)
+        """Cut an untouched file into at most `count` spans of whole pages."""
+        share = -(-self.total // count)
+        step = -(-share // PAGE) * PAGE
         starts = range(0, self.total, step)
         self.spans = [Span(start=start, end=min(start + step, self.total)) for start in starts]
 
