@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ def client() -> docker.DockerClient:
         HostLacks: it does not answer, or may not be used.
     """
     try:
-        made = docker.from_env(timeout=60)
+        made = _connected()
         made.ping()
     except DockerException as error:
         daemon.raise_if_unreachable(str(error))
@@ -61,6 +62,14 @@ def client() -> docker.DockerClient:
             "the Docker daemon does not answer", why=str(error), hint="./inv doctor --install"
         ) from error
     return made
+
+
+def _connected() -> docker.DockerClient:
+    """The daemon that the `docker` command talks to: `DOCKER_HOST`, else the chosen context's."""
+    if os.environ.get("DOCKER_HOST"):
+        return docker.from_env(timeout=60)
+    shown = daemon.docker("context", "inspect", "--format", "{{.Endpoints.docker.Host}}", check=False)
+    return docker.DockerClient(base_url=shown.out.strip() or None, timeout=60)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from errors import BadInput, CheckFailed, HostLacks
 from images import build as builder
 from images import daemon, flavours
 from images.records import ImageRecord
-from patches import engines, fetch, tree
+from patches import engines, tree
 from patches.engines import Engine
 from presets.schema import Preset
 
@@ -104,9 +104,7 @@ def prepare(preset: Preset, *, jobs: int | None = None) -> tuple[Rendered, Deplo
 
 def image_for(preset: Preset, engine: Engine, *, jobs: int | None = None) -> ImageRecord:
     """The image of a preset: fetch, patch and build what is missing."""
-    fetch.fetch(engine)
-    patched = tree.patched(engine)
-    return builder.build(flavours.load(preset.flavour), patched, jobs=jobs)
+    return builder.build(flavours.load(preset.flavour), tree.patched(engine), jobs=jobs)
 
 
 def refuse_unsafe_slots(preset: Preset, image: ImageRecord) -> None:

@@ -49,21 +49,30 @@ def reason(ending: Ending) -> str:
 
 
 def last_error(log: Sequence[str]) -> str:
-    """The engine's own error: the first line of its last run of error lines that is not a mere echo.
+    """The engine's own error: the first telling line of its last run of error lines.
 
     llama-server says the cause first ("failed to open GGUF file ...") and then repeats, level by level,
     that loading failed; the cause is what helps.
     """
-    errors = [line for line in log if _is_error(line)]
-    if not errors:
-        return ""
-    telling = [line for line in errors if not _ECHO.search(line)]
-    return _bare((telling or errors)[-1])
+    run: list[str] = []
+    after = 0
+    for line in reversed(log):
+        if _is_error(line):
+            run.insert(0, line)
+            after = 0
+        elif run:
+            after += 1
+            if after > LARGEST_GAP:
+                break
+    telling = [line for line in run if not _ECHO.search(line)]
+    return _bare((telling or run or [""])[0])
 
 
+LARGEST_GAP = 4
+"""Lines without an error that may stand inside one run of error lines."""
 _ECHO = re.compile(
     r"failed to load model|exiting due to|error loading model: (?!.*(?:key not found|unknown))|"
-    r"failed to load draft model$|common_init|cleaning up before exit",
+    r"failed to load draft model$|failed to create.context|cleaning up before exit",
     re.IGNORECASE,
 )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -161,7 +162,7 @@ def wait_healthy(deployment: Deployment, kills: int) -> None:
         if now is None or now.ended:
             raise _ended(deployment, now, kills)
         if _healthy(session, deployment.url):
-            return _probe(deployment)
+            return _probe(deployment, kills)
         if time.monotonic() > deadline:
             last = container.log(deployment.container, tail=1)
             waiting = _WAITING.search(last[0]) if last else None
@@ -178,15 +179,25 @@ def _healthy(session: requests.Session, url: str) -> bool:
     return answer.status_code == 200
 
 
-def _probe(deployment: Deployment) -> None:
+def _probe(deployment: Deployment, kills: int) -> None:
     """The server answers: the container's own probe must say so too, else Docker calls it unhealthy."""
     code, said = container.probe(deployment.container)
-    if code != 0:
+    if code == 0:
+        return
+    now = container.state(deployment.container)
+    if now is None or now.ended:
+        raise _ended(deployment, now, kills)
+    if code == 128 + signal.SIGKILL:
         raise CheckFailed(
-            "the server is up, but the health probe of its container fails",
-            why=f"/app/health ended with {code}: {said or 'it printed nothing'}",
-            hint="./inv build (the image lacks a working probe)",
+            "the container has no memory left for its own health probe",
+            why="the probe was killed at the container's memory limit (cgroup)",
+            hint="raise memory_limit, or lower cache_ram",
         )
+    raise CheckFailed(
+        "the server is up, but the health probe of its container fails",
+        why=f"/app/health ended with {code}: {said or 'it printed nothing'}",
+        hint="./inv build (the image lacks a working probe)",
+    )
 
 
 def _ended(deployment: Deployment, now: container.State | None, kills: int) -> CheckFailed:

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from errors import BadInput, nearest
 from presets import strict_yaml
 from presets.planner.options import Options
-from presets.settings import Environment, Option, Settings, Text, Whole
+from presets.settings import CORS_OPTION, Environment, Option, Settings, Text, Whole
 
 FOLDER: Final = Path(__file__).resolve().parent
 SCHEMA_FILE: Final = FOLDER / "preset.schema.json"
@@ -128,7 +128,7 @@ class Preset(Settings):
         found += ["--api-key-file", api_key_file] if api_key_file else []
         template: dict[str, Any] = {}
         for name, option in options_of(Preset):
-            value = self.served_name if name == "alias" else getattr(self, name)
+            value = self._value(name, build)
             if self._left_out(name, value):
                 continue
             spelling = option.at(build)
@@ -147,6 +147,15 @@ class Preset(Settings):
         if template:
             found += ["--chat-template-kwargs", compact(template)]
         return found + list(self.extra_args)
+
+    def _value(self, name: str, build: int) -> Any:
+        """A setting's value, or what follows from others where it is not set."""
+        if name == "alias":
+            return self.served_name
+        if name == "cors_origins" and self.cors_origins is None and build >= CORS_OPTION:
+            # The engine's default lets every web page that the user visits talk to a server without a key.
+            return f"http://127.0.0.1:{self.port},http://localhost:{self.port}"
+        return getattr(self, name)
 
     def variables(self) -> dict[str, str]:
         """The environment variables that the settings and `environment` ask for."""

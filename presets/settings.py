@@ -267,6 +267,8 @@ REASONING_OPTIONS: Final = 11000
 """Pins from here on have `--reasoning` and `--reasoning-effort`; before, the chat template's own keys."""
 
 
+CORS_OPTION: Final = 11000
+"""First pin seen with `--cors-origins`."""
 EFFORTS: Final = ("minimal", "low", "medium", "high", "xhigh", "max")
 
 
@@ -483,8 +485,9 @@ class Settings(BaseModel):
     log_verbosity: Annotated[Whole, option("--log-verbosity")] = Field(
         4, ge=4, le=9, description="4 or more: the buffer sizes and the lazy-reading line appear only then."
     )
-    cors_origins: Annotated[Text | None, option("--cors-origins", since=REASONING_OPTIONS)] = Field(
-        None, description="Web origins that may call the API; the engine's default is all."
+    cors_origins: Annotated[Text | None, option("--cors-origins", since=CORS_OPTION)] = Field(
+        None,
+        description="Web origins that may call the API, with commas; this machine's own if not set.",
     )
 
     # environment of the engine

@@ -15,6 +15,20 @@ MISSING = """\
 0.00.012.030 E srv    load_model: failed to load model, '/model/x.gguf'
 0.00.012.040 E srv  llama_server: exiting due to model loading error""".splitlines()
 
+ADAPTER = """\
+0.00.031.000 E some earlier trouble that was survived
+0.00.032.000 I loading
+0.00.033.000 I loading
+0.00.034.000 I loading
+0.00.035.000 I loading
+0.00.036.000 I loading
+0.00.047.768 E llama_adapter_lora_init: failed to open '/nowhere.gguf': No such file or directory
+0.00.047.769 E cmn  common_init_: failed to load lora adapter '/nowhere.gguf'
+0.00.047.773 E cmn  common_init_: failed to create context with model '/model/trunk.gguf'
+0.00.047.777 E srv    load_model: failed to create_context with model '/model/trunk.gguf'
+0.00.048.000 I srv    operator(): operator(): cleaning up before exit...
+0.00.051.765 E srv  llama_server: exiting due to model loading error""".splitlines()
+
 OUT_OF_DEVICE_MEMORY = """\
 0.02.000.000 I llama_kv_cache:      ROCm0 KV buffer size =  2048.00 MiB
 0.02.000.001 E ggml_backend_cuda_buffer_type_alloc_buffer: allocating 2048.00 MiB on device 0: cudaMalloc failed: out of memory
@@ -36,6 +50,7 @@ def test_the_cause_is_told_and_not_its_echo() -> None:
         last_error(MISSING)
         == "gguf_init_from_file: failed to open GGUF file '/model/x.gguf' (No such file or directory)"
     )
+    assert last_error(ADAPTER).startswith("llama_adapter_lora_init: failed to open '/nowhere.gguf'")
     assert reason(ending(MISSING)).startswith("exit code 1: gguf_init_from_file")
 
 
