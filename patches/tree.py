@@ -13,7 +13,7 @@ from pathlib import Path
 import command
 import paths
 import say
-from errors import BuildFailed, CheckFailed, HostLacks
+from errors import BadInput, BuildFailed, CheckFailed, HostLacks
 from patches import fetch, manifest, series
 from patches.engines import Engine
 from patches.overlay import Overlay
@@ -77,7 +77,13 @@ def patched(
 def status(
     engine: Engine, tree: Path | None = None, *, without: Sequence[str] = (), also: Sequence[str] = ()
 ) -> list[Verdict]:
-    """The state of every patch that is on, against the pristine tree or any other folder."""
+    """The state of every patch that is on, against the pristine tree or any other folder.
+
+    Raises:
+        BadInput: `tree` is no folder.
+    """
+    if tree is not None and not tree.is_dir():
+        raise BadInput(f"there is no folder {tree}")
     items = _items(engine, without, also, ())
     return judge(engine, items, tree if tree is not None else fetch.fetch(engine))[0]
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
+import sys
+import textwrap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -287,6 +290,55 @@ def test_a_planted_fault_cannot_hide(two: Upstream, tmp_path: Path, monkeypatch:
         tree.patched(two.engine(), faults=["brokn"])
 
 
+def test_git_settings_of_the_user_change_nothing(
+    upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """apply.whitespace=fix changes what a patch adds, =error refuses it; autocrlf changes the tree."""
+    upstream.patch("W", {"src/f.c": text(l10="trailing blanks   ")})
+    config = tmp_path / "gitconfig"
+    config.write_text("[apply]\n\twhitespace = fix\n[core]\n\tautocrlf = true\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
+    engine = upstream.engine()
+    by_git = tmp_path / "by_git"
+    shutil.copytree(fetch.fetch(engine), by_git)
+    git("init", "-q", cwd=by_git)
+    git("apply", str(upstream.folder / "W.patch"), cwd=by_git)
+    assert (by_git / "src/f.c").read_text() == text(l10="trailing blanks"), "this is the trap"
+    assert (tree.patched(engine).path / "src/f.c").read_bytes() == text(l10="trailing blanks   ").encode()
+
+
+def test_a_killed_run_is_done_again(two: Upstream) -> None:
+    engine = two.engine()
+    fetch.fetch(engine)
+    script = textwrap.dedent("""
+        import pathlib, sys, time
+        from patches import engines, tree
+        whole = tree.copy
+        def slowly(source, target):
+            whole(source, target)
+            print("copied", flush=True)
+            time.sleep(60)
+        tree.copy = slowly
+        engine = engines.Engine.model_validate_json(sys.argv[1])
+        tree.patched(engine.model_copy(update={"folder": pathlib.Path(sys.argv[2])}))
+    """)
+    document = engine.model_copy().model_dump_json(exclude={"folder"})
+    whole = json.dumps({**json.loads(document), "folder": str(two.folder)})
+    child = subprocess.Popen(
+        [sys.executable, "-c", script, whole, str(two.folder)],
+        cwd=paths.ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert child.stdout is not None
+    assert child.stdout.readline() == "copied\n"
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    assert [name for name in left() if ".partial" in name], "the killed run left something behind"
+    made = tree.patched(engine)
+    assert (made.path / "src/f.c").read_text() == text(l10="two")
+    assert left() == [made.path.parent.name]
+
+
 # --- selections and patches of others ------------------------------------------------------------------
 
 
@@ -397,6 +449,13 @@ def test_each_of_our_patches_stands_alone(name: str) -> None:
     engine = engines.load()
     others = [e.id for e in series.of(engine).patches if e.enabled and e.id != name]
     assert [v.state for v in tree.status(engine, without=others)] == [State.APPLIES]
+
+
+def test_every_planted_fault_fits_on_top_of_the_series() -> None:
+    engine = engines.load()
+    root = tree.patched(engine).path
+    for item in series.load(series.read(series.FAULTS).patches, series.FAULTS):
+        assert Overlay(root).apply(item.patch) == [], item.entry.id
 
 
 def test_git_applies_our_patches_alike(tmp_path: Path) -> None:
