@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from errors import BadInput
-from patches import engines
+from patches import traits
 from presets.planner import headers, host, log
 from presets.planner.assess import Plan, Question, plan
 from presets.planner.log import Logged
@@ -121,7 +121,7 @@ def _of_file(request: Request, settings: dict[str, str]) -> tuple[Question, str]
         settings = {**settings, "spec_type": kind}
     asked = Question(
         header=found.header, draft=found.draft, options=override(options, settings),
-        traits=engines.load(request.engine or "llama.cpp").traits, device=device(request.flavour or "rocm"),
+        traits=traits.load(request.engine or "llama.cpp"), device=device(request.flavour or "rocm"),
         budget=host.budget(free_gib=request.free_gib, reserve_gib=request.reserve_gib),
         preset=Path(request.gguf).name,
     )  # fmt: skip
@@ -141,7 +141,7 @@ def of_preset(preset: Preset, request: Request | None = None) -> tuple[Question,
     found = headers.of_preset(preset)
     asked = Question(
         header=found.header, draft=found.draft, options=preset.options(),
-        traits=engines.load(request.engine or preset.engine).traits,
+        traits=traits.load(request.engine or preset.engine),
         device=device(request.flavour or preset.flavour),
         budget=host.budget(
             free_gib=request.free_gib,

@@ -10,14 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import documents
 import paths
 from errors import BadInput
-from presets import catalog, gguf
-from presets.catalog import Files
+from presets import gguf
 from presets.gguf import ArrayStub, Header, Tensor, Value, row_bytes
+
+if TYPE_CHECKING:
+    from presets.catalog import Files
 
 OUTLINES: Final = Path(__file__).with_name("outlines.yaml")
 
@@ -60,6 +62,8 @@ def of_preset(preset: Wants) -> Found:
     Raises:
         BadInput: the preset names unknown entries, or nothing is known of the model yet.
     """
+    from presets import catalog  # it imports pydantic, which `plan --gguf` has no time for
+
     model, head = located(preset)
     if preset.model.endswith(".gguf"):
         return of_files(Path(preset.model), Path(preset.head) if preset.head else None)
@@ -90,6 +94,8 @@ def located(preset: Wants) -> tuple[Path | None, Path | None]:
     """
     if preset.model.endswith(".gguf"):
         return Path(preset.model), Path(preset.head) if preset.head else None
+    from presets import catalog
+
     model = catalog.model(preset.model)
     assert preset.quant is not None, "the schema demands a quant for a catalog model"
     root = paths.models() / preset.model
