@@ -20,6 +20,7 @@ import say
 from errors import BadInput, BuildFailed, CheckFailed, HostLacks, NetworkFailed
 from images import base as bases
 from images import daemon, records
+from images.base import Base
 from images.failures import explain
 from images.flavours import Flavour
 from images.progress import Progress
@@ -29,6 +30,8 @@ from patches.tree import PatchedTree
 
 _NOT_COMPILED: Final = frozenset({".git", ".github", "benches", "docs", "gguf-py", "media", "models", "pocs"})
 _FREE_BYTES: Final = 3 << 30
+FRESH: Final = "build,programs,root,cpu"
+"""The stages that a fresh build runs anew; the compilers are installed once."""
 
 
 def build(
@@ -37,7 +40,7 @@ def build(
     *,
     jobs: int | None = None,
     push: str | None = None,
-    base: str = "",
+    base: str | Base = "",
     ccache: str = "default",
     fresh: bool = False,
 ) -> ImageRecord:
@@ -46,8 +49,8 @@ def build(
     Args:
         jobs: compile jobs; by default what processors and free memory allow.
         push: a reference (`registry/name:tag`) to push to; the record then names the pushed digest.
-        base: the name of a base, by default the flavour's first.
-        ccache: the name of the compiler cache. fresh: compile even where BuildKit has the result.
+        base: a base or its name, by default the flavour's first.
+        ccache: the name of the compiler cache. fresh: run every step anew but the compilers' installation.
 
     Raises:
         BadInput: the base is not of this flavour, or an option is unknown to the engine.
@@ -55,7 +58,7 @@ def build(
     """
     if jobs is not None and jobs < 1:
         raise BadInput(f"--jobs {jobs} builds nothing", hint="./inv build --jobs 1")
-    made = recipe(flavour, bases.load(base or flavour.bases[0]), tree.engine, tree.identity)
+    made = recipe(flavour, _base(flavour, base), tree.engine, tree.identity)
     found = None if fresh else _existing(made)
     if found is None:
         with _alone():
@@ -65,6 +68,10 @@ def build(
     else:
         say.step("build", f"{found.ref} is here ({say.size(found.size)}); nothing to do")
     return _pushed(found, push) if push else found
+
+
+def _base(flavour: Flavour, base: str | Base) -> Base:
+    return base if isinstance(base, Base) else bases.load(base or flavour.bases[0])
 
 
 def _existing(made: Recipe) -> ImageRecord | None:
@@ -91,7 +98,7 @@ def _build(made: Recipe, tree: PatchedTree, *, jobs: int | None, ccache: str, fr
         "--provenance=false",
         "--tag",
         made.tag,
-        *(["--no-cache-filter", "build"] if fresh else []),
+        *(["--no-cache-filter", FRESH] if fresh else []),
     ]
     with context(tree.path) as folder, _jobs_file(count) as secret:
         argv = buildx(folder, target=made.flavour.name, arguments=arguments, secret=secret, words=words)
@@ -115,14 +122,14 @@ def run_buildkit(argv: list[str], *, log: Path, jobs: int) -> None:
         raise explain(log.read_text(encoding="utf-8"), log=log, jobs=jobs)
 
 
-def probe(flavour: Flavour, tree: PatchedTree, *, base: str = "") -> Path:
+def probe(flavour: Flavour, tree: PatchedTree, *, base: str | Base = "") -> Path:
     """Prove that a flavour's base can build for its device: CMake configures and one kernel compiles.
 
     Nothing is kept but BuildKit's cache. Returns the log.
 
     Raises: as `build`.
     """
-    made = recipe(flavour, bases.load(base or flavour.bases[0]), tree.engine, tree.identity)
+    made = recipe(flavour, _base(flavour, base), tree.engine, tree.identity)
     check_options(made, tree.path)
     image = bases.ensure(made.base)
     log = _log_file(f"probe-{flavour.name}")
