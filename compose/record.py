@@ -171,8 +171,8 @@ def lock() -> Iterator[int]:
     Raises:
         HostLacks: another deploy, rollback or stop is at work.
     """
-    root().mkdir(parents=True, exist_ok=True)
     try:
+        root().mkdir(parents=True, exist_ok=True)
         descriptor = os.open(root() / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise HostLacks(f"cannot write to {root()}", why=str(error), hint="set HALOFORGE_HOME") from error

@@ -125,7 +125,8 @@ def settle(inputs: Inputs) -> dict[str, Any]:
         draft=inside(weights.draft) if weights.draft else None,
         api_key_file=KEY_MOUNT if preset.api_key_file else None,
     )
-    flags.require(argv, flags.parse_help(image.help_text), image=image.ref, preset=preset.name)
+    if image.help_text:  # an image that is not built yet has none
+        flags.require(argv, flags.parse_help(image.help_text), image=image.ref, preset=preset.name)
     nodes = devices_for(preset.flavour, host)
     return {
         "preset_slug": slug(preset.name),

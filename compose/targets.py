@@ -77,9 +77,9 @@ def write(preset: Preset, *, target: str, out: str) -> None:
     """Render a preset and write its files to a folder, or print them.
 
     Raises:
-        HaloforgeError: what `deploy.inputs_for` raises, or the folder cannot be written.
+        HaloforgeError: what `preview.inputs_for` raises, or the folder cannot be written.
     """
-    from compose.deploy import inputs_for
+    from compose.preview import inputs_for
 
     chosen = maker(target)
     for name, text in chosen(inputs_for(preset)).items():

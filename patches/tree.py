@@ -52,7 +52,7 @@ def patched(
     base = fetch.fetched(engine)
     items = _items(engine, without, also, faults)
     total = series.digest(items)
-    identity = "-".join([engine.pin, total[:12], *(f"fault-{name}" for name in faults)])
+    identity = _identity(engine, total, faults)
     place = paths.home() / "trees" / f"{engine.name}-{identity}"
     names = tuple((item.entry.id, item.patch.digest) for item in items)
     with fetch.host_faults(place), fetch.locked(place):
@@ -72,6 +72,15 @@ def patched(
         patches=names,
         digest=digest,
     )
+
+
+def identity(engine: Engine) -> str:
+    """The identity that the tree of an engine with its whole series has, without fetching it."""
+    return _identity(engine, series.digest(_items(engine, (), (), ())))
+
+
+def _identity(engine: Engine, total: str, faults: Sequence[str] = ()) -> str:
+    return "-".join([engine.pin, total[:12], *(f"fault-{name}" for name in faults)])
 
 
 def status(
