@@ -268,7 +268,7 @@ def test_a_stalled_transfer_is_taken_up_again(hub: HubServer, tmp_path: Path, ki
     hub.misbehave(kind, after=50_000)
     download.fetch_all([file], QUICK)
     assert right(file)
-    assert len(hub.requests("bytes")) == 2
+    assert len(hub.requests("bytes")) >= 2
 
 
 REFUSALS = [
