@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Protocol, TextIO
 
 import say
 
 PLAIN_EVERY_S: Final = 10.0
 RATE_OVER_S: Final = 15.0
+WORTH_WATCHING: Final = 1 << 30
+SHOW_EVERY_S: Final = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +132,24 @@ class Bars:
         self.bars.update(self.tasks[0], completed=done, total=total)
         for task, file in zip(self.tasks[1:], files, strict=True):
             self.bars.update(task, completed=file.done, total=file.total)
+
+
+def watched(path: Path, read: Callable[[Path, Callable[[int], None]], str]) -> str:
+    """Read a file whole by `read(path, on_bytes)` and show how far it is, if it takes long enough to matter."""
+    size = path.stat().st_size
+    if size < WORTH_WATCHING:
+        return read(path, lambda _: None)
+    done, last = 0, 0.0
+    with progress() as view:
+
+        def tell(count: int) -> None:
+            nonlocal done, last
+            done += count
+            if time.monotonic() - last > SHOW_EVERY_S:
+                last = time.monotonic()
+                view.show([Sight(name=path.name, done=done, total=size)])
+
+        return read(path, tell)
 
 
 def progress(stream: TextIO | None = None) -> Progress:

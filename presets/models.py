@@ -20,6 +20,7 @@ from presets.catalog import Files, Head, Hub, Made, Model, Quant, Wheel
 from presets.download import Options, Remote
 from presets.download_door import Door
 from presets.download_part import READ_BYTES, disk, note, reading, record, record_path, sha256_of, verified
+from presets.download_progress import watched
 from presets.models_lock import Lock, Pin
 
 FileSet: TypeAlias = "tuple[Files, Path]"
@@ -208,7 +209,7 @@ def _here(wanted: _Wanted) -> bool:
     say.step("models", f"{wanted.target.name}: new or touched since its last check; hashing it")
     with reading(wanted.target):
         same_size = wanted.target.stat().st_size == wanted.pin.bytes
-        found = sha256_of(wanted.target) if same_size else "another size"
+        found = watched(wanted.target, sha256_of) if same_size else "another size"
     if found != wanted.pin.sha256:
         raise CheckFailed(
             f"{wanted.target} is damaged",
@@ -375,7 +376,7 @@ def verify(only: str | None = None) -> Iterator[Verdict]:
 def _verify_file(target: Path, pin: Pin | None) -> Verdict:
     started = time.monotonic()
     with reading(target):
-        found = sha256_of(target)
+        found = watched(target, sha256_of)
     fault = "" if pin is None or found == pin.sha256 else f"sha256 {found}, must be {pin.sha256}"
     if not fault:
         note(target, found)

@@ -13,6 +13,7 @@ from pathlib import Path
 import say
 from presets import download_door
 from presets.download_part import disk, note, sha256_of
+from presets.download_progress import watched
 from presets.models_lock import Pin
 
 
@@ -27,7 +28,7 @@ def use(pin: Pin, target: Path, environ: Mapping[str, str] = os.environ) -> bool
     for found in candidates(pin, environ):
         say.step("models", f"{target.name}: looks like {found}; hashing {say.size(pin.bytes)}")
         try:
-            content = sha256_of(found)
+            content = watched(found, sha256_of)
         except OSError as error:
             say.warn(f"{found} cannot be read ({error.strerror}); not used")
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,26 @@ def test_plain_lines_come_now_and_then(capsys: pytest.CaptureFixture[str]) -> No
         view.show(FILES)
         view.show(FILES)
     assert capsys.readouterr().err.count("100.0 MiB of 500.0 MiB") == 1
+
+
+def test_only_a_long_read_is_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "m.gguf"
+    file.write_bytes(b"x" * 1000)
+
+    def read(_: Path, on_bytes: Callable[[int], None]) -> str:
+        on_bytes(400)
+        on_bytes(600)
+        return "sum"
+
+    monkeypatch.setattr(download_progress, "progress", lambda: Plain(every_s=0))
+    assert download_progress.watched(file, read) == "sum"
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(download_progress, "WORTH_WATCHING", 1000)
+    monkeypatch.setattr(download_progress, "SHOW_EVERY_S", -1)
+    assert download_progress.watched(file, read) == "sum"
+    assert "m.gguf 40 %" in capsys.readouterr().err
 
 
 def test_bars_are_for_terminals_only() -> None:
