@@ -135,7 +135,7 @@ class Bars:
 
 
 def watched(path: Path, read: Callable[[Path, Callable[[int], None]], str]) -> str:
-    """Read a file whole by `read(path, on_bytes)` and show how far it is, if it takes long enough to matter."""
+    """Read a file whole by `read(path, on_bytes)`; show how far it is if that takes long enough to matter."""
     size = path.stat().st_size
     if size < WORTH_WATCHING:
         return read(path, lambda _: None)
