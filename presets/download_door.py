@@ -53,12 +53,14 @@ class Door:
         endpoint: base URL of the Hub; the token goes to this host alone.
         token: access token or None. Not shown in any text, log or `repr`.
         stall_s: seconds without a byte after which a connection counts as dead.
+        offline: True refuses every request (HF_HUB_OFFLINE).
         made: makes a session; another one only in tests or for pip's certificates.
     """
 
     endpoint: str = DEFAULT_ENDPOINT
     token: str | None = field(default=None, repr=False)
     stall_s: float = 30.0
+    offline: bool = False
     made: Callable[[], requests.Session] = web.session
 
     @property
@@ -99,8 +101,12 @@ class Answer:
 
 
 def hub(environ: Mapping[str, str] = os.environ) -> Door:
-    """The Hub as the usual variables name it: HF_ENDPOINT, HF_TOKEN, else the standard token file."""
-    return Door(endpoint=(environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/"), token=_token(environ))
+    """The Hub as the usual variables name it: HF_ENDPOINT, HF_TOKEN, else the token file; HF_HUB_OFFLINE."""
+    return Door(
+        endpoint=(environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/"),
+        token=_token(environ),
+        offline=environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"),
+    )
 
 
 def hub_home(environ: Mapping[str, str] = os.environ) -> Path:
@@ -201,6 +207,8 @@ def _follow(
 
 
 def _ask(door: Door, session: requests.Session, url: str, headers: Mapping[str, str]) -> requests.Response:
+    if door.offline:
+        raise NetworkFailed(f"not asking for {shown(url)}", why="HF_HUB_OFFLINE is set", hint="unset it")
     parts = urlsplit(url)
     at_home = (parts.scheme, parts.netloc) == door.origin
     try:

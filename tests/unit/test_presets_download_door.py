@@ -113,6 +113,15 @@ def test_a_redirect_out_of_https_is_not_followed() -> None:
     assert len(session.asked) == 1
 
 
+def test_offline_asks_nobody() -> None:
+    session = Answers()
+    assert not hub({"HOME": "/none"}).offline
+    with pytest.raises(NetworkFailed, match="HF_HUB_OFFLINE") as caught:
+        ask(session, hub({"HOME": "/none", "HF_HUB_OFFLINE": "1"}))
+    assert caught.value.exit_code == 5
+    assert not session.asked
+
+
 def test_a_circle_of_redirects_ends() -> None:
     session = Answers(*[(302, {"Location": "/again"})] * 20)
     with pytest.raises(NetworkFailed, match="redirects"):
