@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -181,34 +183,50 @@ def test_modes(tmp_path: Path) -> None:
 
 # --- random trees against an oracle -------------------------------------------------------------------
 
-ALPHABET = [b"a", b"b", b"c", b"{", b"}"]
+ALPHABET = [b"a", b"b", b"c", b"d", b"e", b"{", b"}"]
+NAMES = ["f", "g", "h"]
 lines = st.lists(st.sampled_from(ALPHABET), max_size=12)
 content = st.builds(lambda ls, end: b"\n".join(ls) + (b"\n" if ls and end else b""), lines, st.booleans())
-trees = st.fixed_dictionaries({"f": content, "g": content})
+trees = st.dictionaries(st.sampled_from(NAMES), content, min_size=2)
 edits = st.lists(
     st.tuples(
-        st.sampled_from(["f", "g"]),
-        st.sampled_from(["insert", "delete", "replace"]),
+        st.sampled_from(NAMES),
+        st.sampled_from(["insert", "delete", "replace", "insert", "delete", "replace", "remove", "make"]),
         st.integers(0, 12),
         st.sampled_from(ALPHABET),
     ),
+    min_size=1,
     max_size=3,
 )
+Tree = dict[str, bytes]
 
 
-def edited(tree: dict[str, bytes], changes: Iterable[tuple[str, str, int, bytes]]) -> dict[str, bytes]:
+def edited(tree: Tree, changes: Iterable[tuple[str, str, int, bytes]]) -> Tree:
+    """The tree after some changes of lines, some files removed and some made."""
     result = {name: value.splitlines(keepends=True) for name, value in tree.items()}
     for name, kind, at, what in changes:
-        there = result[name]
-        at = min(at, len(there))
-        there[at : at + (kind != "insert")] = [] if kind == "delete" else [what + b"\n"]
+        if kind == "remove":
+            result.pop(name, None)
+        elif kind == "make":
+            result.setdefault(name, [what + b"\n"] * at)
+        elif name in result:
+            there = result[name]
+            at = min(at, len(there))
+            there[at : at + (kind != "insert")] = [] if kind == "delete" else [what + b"\n"]
     return {name: b"".join(value) for name, value in result.items()}
 
 
-def by_hand(file: diff.FilePatch, text: bytes) -> list[bytes]:
-    """All texts that come out when the hunks are put at every combination of places, found by trial."""
+def by_hand(file: diff.FilePatch, text: bytes | None) -> list[bytes | None]:
+    """All that comes out when the hunks are put at every combination of places, found by trial.
+
+    None is a file that is not there.
+    """
+    if file.creates:
+        return [b"".join(t for h in file.hunks for t in h.after)] if text is None else []
+    if text is None:
+        return []
     rows = text.splitlines(keepends=True)
-    results = []
+    results: list[bytes | None] = []
     for way in product(range(len(rows) + 1), repeat=len(file.hunks)):
         ends = [0, *(at + len(h.before) for at, h in zip(way, file.hunks, strict=True))]
         if any(at < end for at, end in zip(way, ends, strict=False)):
@@ -225,42 +243,65 @@ def by_hand(file: diff.FilePatch, text: bytes) -> list[bytes]:
                 out += b"".join(rows[done:at]) + b"".join(h.after)
                 done = at + len(h.before)
             results.append(out + b"".join(rows[done:]))
+    if file.deletes:
+        return [None for result in results if result == b""]
     return results
 
 
-def goes(patch: Sequence[diff.FilePatch], tree: dict[str, bytes]) -> bool:
+def goes(patch: Sequence[diff.FilePatch], tree: Tree) -> bool:
     """There is one way on, and from there one way back that leads to this very tree."""
     for file in patch:
-        there = by_hand(file, tree[file.path])
-        if len(there) != 1 or by_hand(file.reversed(), there[0]) != [tree[file.path]]:
+        before = tree.get(file.path)
+        there = by_hand(file, before)
+        if len(there) != 1 or by_hand(file.reversed(), there[0]) != [before]:
             return False
     return True
 
 
-def oracle(patch: diff.Patch, tree: dict[str, bytes]) -> State:
+def parts(file: diff.FilePatch) -> list[diff.FilePatch]:
+    """The hunks of a file as patches of their own; a file that is made or deleted is one part."""
+    if file.creates or file.deletes:
+        return [file]
+    return [replace(file, hunks=(hunk,)) for hunk in file.hunks]
+
+
+def oracle(patch: diff.Patch, tree: Tree) -> State:
     if goes(patch.files, tree):
         return State.APPLIES
     if goes([file.reversed() for file in patch.files], tree):
         return State.UPSTREAM
     kinds = set()
-    for file in patch.files:
-        for hunk in file.hunks:
-            one = diff.FilePatch(
-                path=file.path, creates=False, deletes=False, old_executable=None, new_executable=None,
-                hunks=(hunk,),
-            )  # fmt: skip
-            kinds.add((bool(by_hand(one.reversed(), tree[file.path])), bool(by_hand(one, tree[file.path]))))
+    for part in (part for file in patch.files for part in parts(file)):
+        if part.creates or part.deletes:
+            kinds.add((goes([part.reversed()], tree), goes([part], tree)))
+        else:
+            there = tree.get(part.path)
+            kinds.add((bool(by_hand(part.reversed(), there)), bool(by_hand(part, there))))
     return State.PARTIAL if kinds == {(True, False), (False, True)} else State.CONFLICT
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(base=trees, change=edits, drift=edits, on_top=st.booleans(), context=st.integers(1, 3))
+SEEN: Counter[State] = Counter()
+
+
+@settings(
+    max_examples=300,
+    deadline=None,
+    derandomize=True,  # so that the next test can ask which states were reached
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    base=trees,
+    change=edits,
+    drift=edits | st.just([]),
+    start=st.sampled_from(["base", "whole", "half"]),
+    context=st.integers(1, 3),
+)
 def test_status_agrees_with_trial_by_hand(
     tmp_path_factory: pytest.TempPathFactory,
-    base: dict[str, bytes],
+    base: Tree,
     change: list[tuple[str, str, int, bytes]],
     drift: list[tuple[str, str, int, bytes]],
-    on_top: bool,
+    start: str,
     context: int,
 ) -> None:
     target = edited(base, change)
@@ -269,23 +310,30 @@ def test_status_agrees_with_trial_by_hand(
         item = loaded("X", patch_text)
     except diff.BadPatch:
         return  # nothing changed, or the change leaves no context
-    tree = edited(target if on_top else base, drift)
+    half = {name: target.get(name, b"") if name == "f" else body for name, body in base.items()}
+    tree = edited({"base": base, "whole": target, "half": half}[start], drift)
     root = write(tmp_path_factory.mktemp("tree"), tree)
     verdicts, overlay = judge(engine(root), [item], root)
+    SEEN[verdicts[0].state] += 1
     assert verdicts[0].state is oracle(item.patch, tree)
     if verdicts[0].state is State.APPLIES:
         for file in item.patch.files:
             got = overlay.file(file.path)
-            assert got is not None
-            assert [got.content] == by_hand(file, tree[file.path])
+            assert [got.content if got else None] == by_hand(file, tree.get(file.path))
     else:
         assert overlay.changed == {}, "a patch that does not apply leaves no trace"
+
+
+def test_the_random_trees_reached_every_state() -> None:
+    """Else the test above proves less than it says; it runs first."""
+    reached = {state for state, count in SEEN.items() if count >= 3}
+    assert reached == {State.APPLIES, State.UPSTREAM, State.CONFLICT, State.PARTIAL}, SEEN
 
 
 @settings(max_examples=200, deadline=None)
 @given(base=trees, change=edits, context=st.integers(0, 3))
 def test_what_is_cut_applies_to_what_it_was_cut_from(
-    base: dict[str, bytes], change: list[tuple[str, str, int, bytes]], context: int
+    base: Tree, change: list[tuple[str, str, int, bytes]], context: int
 ) -> None:
     target = edited(base, change)
     try:
@@ -293,7 +341,7 @@ def test_what_is_cut_applies_to_what_it_was_cut_from(
     except diff.BadPatch:
         return
     for file in patch.files:
-        assert target[file.path] in by_hand(file, base[file.path])
+        assert target.get(file.path) in by_hand(file, base.get(file.path))
 
 
 def test_a_failed_patch_leaves_the_overlay_alone(tmp_path: Path) -> None:
