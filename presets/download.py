@@ -156,8 +156,11 @@ class _Transfer:
             digest: list[str] = []
             along = threading.Thread(target=self._hash, args=(digest,), daemon=True)
             along.start()
-            while part.done < part.total and not self.shared.stop.is_set():
-                self._round()
+            try:
+                while part.done < part.total and not self.shared.stop.is_set():
+                    self._round()
+            except BaseException as error:  # first the others must have left the part alone
+                self.shared.fail(error)
             along.join()
             if not self.shared.stop.is_set():
                 self._judge(digest[0])
@@ -189,6 +192,21 @@ class _Transfer:
         ]
         for worker in workers:
             worker.start()
+        try:
+            self._flush_until_done(workers)
+        except BaseException:
+            self.shared.stop.set()
+            raise
+        finally:
+            for worker in workers:
+                worker.join()
+        if reasons and not self.shared.stop.is_set():
+            say.warn(f"{self.remote.name}: {reasons[0]}; it starts again from the first byte")
+            wait = self._wait_after(Passing(str(reasons[0])))
+            self.part.restart()
+            self.shared.stop.wait(wait)
+
+    def _flush_until_done(self, workers: list[threading.Thread]) -> None:
         flushed = time.monotonic()
         while any(worker.is_alive() for worker in workers):
             for worker in workers:
@@ -196,11 +214,6 @@ class _Transfer:
             if time.monotonic() - flushed > FLUSH_EVERY_S:
                 self.part.flush()
                 flushed = time.monotonic()
-        if reasons and not self.shared.stop.is_set():
-            say.warn(f"{self.remote.name}: {reasons[0]}; it starts again from the first byte")
-            wait = self._wait_after(Passing(str(reasons[0])))
-            self.part.restart()
-            self.shared.stop.wait(wait)
 
     def _pull(self, number: int, reasons: list[_Restart]) -> None:
         try:

@@ -82,7 +82,8 @@ class Part:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._handle)
+        handle, self._handle = self._handle, -1  # a late writer must meet an error, not another file
+        os.close(handle)
 
     @property
     def done(self) -> int:

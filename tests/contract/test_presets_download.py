@@ -402,6 +402,26 @@ def test_no_right_to_write_is_one_clear_error(hub: HubServer, tmp_path: Path) ->
         download.fetch_all([file], QUICK)
 
 
+def test_a_disk_that_fails_to_flush_stops_all_connections(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "SMALLEST_SPAN", 40_000)
+    monkeypatch.setattr(download, "FLUSH_EVERY_S", -1.0)
+    hub.rate = 500_000
+
+    def fail(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    file = remote(hub, tmp_path)
+    with monkeypatch.context() as broken:
+        broken.setattr("presets.download_part.os.fdatasync", fail)
+        with pytest.raises(HostLacks, match="cannot write"):
+            download.fetch_all([file], Options(ranges=3, backoff_s=0.001, buffer=4096))
+    hub.rate = None
+    download.fetch_all([file], QUICK)
+    assert right(file)
+
+
 def test_after_a_power_cut_only_flushed_bytes_count(
     hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
