@@ -257,7 +257,10 @@ def _mix(share: float) -> str:
 
 
 def _intervals(axes: Axes, table: Table, theme: Theme) -> None:
-    """Middle and interval of each row, the line of no difference, and the 3 % band."""
+    """Middle and interval of each row, the line of no difference, and the 3 % band.
+
+    The axis ends at half and double: beyond it an interval only says that nothing can be said.
+    """
     from bench.spread import REGRESSION
 
     middle, low, high = (table.column(name) for name in table.plot.y)
@@ -267,6 +270,8 @@ def _intervals(axes: Axes, table: Table, theme: Theme) -> None:
         if _is_number(value) and _is_number(left) and _is_number(right):
             axes.plot([float(left), float(right)], [row, row], color=theme.series[0], linewidth=3, alpha=0.6)
             axes.plot([float(value)], [row], color=theme.series[0], marker="D")
+    ends = [float(cell) for cell in (*low, *high) if _is_number(cell)]
+    axes.set_xlim(max(0.5, min(*ends, 0.95)) - 0.02, min(2.0, max(*ends, 1.05)) + 0.02)
     axes.set_yticks(range(len(table.rows)), [wrapped(str(cell)) for cell in table.column(table.plot.x)])
     axes.set_ylim(len(table.rows) - 0.5, -0.5)
     axes.grid(visible=False, axis="y")

@@ -18,6 +18,8 @@ from errors import HostLacks
 SWEEPS: Final = ("ubatch", "slots", "cache", "mtp", "load", "compare")
 WIDE: Final = 7
 """Tables without a plot and with more columns than this take the whole width."""
+LONG: Final = 12
+"""Tables with more rows than this are folded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +117,7 @@ def _card(table: Table, sources: dict[str, Source] | Any, plotted: bool) -> dict
     return {
         "id": table.id, "title": table.title, "text": table.text, "svg": svg,
         "source": sources[table.source] if table.source else None,
-        "wide": not drawn and len(table.columns) > WIDE,
+        "wide": not drawn and len(table.columns) > WIDE, "folded": drawn or len(table.rows) > LONG,
         "heads": [{"text": label(n), "number": num} for n, num in zip(table.columns, numeric, strict=True)],
         "rows": [[_cell(cell, num) for cell, num in zip(row, numeric, strict=True)] for row in table.rows],
     }  # fmt: skip
@@ -136,10 +138,9 @@ def _lead(points: Sequence[Point]) -> str:
             "Nothing was measured here yet (./inv bench.all --quick does it in minutes); "
             "below are the figures that others published for this hardware."
         )
-    times = sorted(point.time for point in points)
-    return (
-        f"{len(points)} points measured from {times[0][:10]} to {times[-1][:10]}, beside published figures."
-    )
+    days = sorted({point.time[:10] for point in points})
+    when = f"on {days[0]}" if len(days) == 1 else f"from {days[0]} to {days[-1]}"
+    return f"{len(points)} points measured {when}, beside the figures others published for this hardware."
 
 
 def _notices(points: Sequence[Point], plotted: bool) -> list[str]:
@@ -157,15 +158,15 @@ def _tiles(found: Content, points: Sequence[Point]) -> list[tuple[str, str]]:
     rows = [
         dict(zip(table.columns, row, strict=True))
         for table in found.tables
-        if table.source is None and table.id.endswith("-error")
+        if table.source is None and table.id.endswith("-errors")
         for row in table.rows
     ]
-    exact = [abs(float(row["error_percent"] or 0)) for row in rows if row["certainty"] == "exact"]
+    exact = [abs(float(row["error_mib"] or 0)) for row in rows if row["certainty"] == "exact"]
     below = sum(float(row["error_percent"] or 0) < -1 for row in rows if row["certainty"] != "exact")
     tiles = []
     if exact:
-        tiles.append((f"{number(max(exact))} %", f"largest error of {len(exact)} terms planned as exact"))
-        tiles.append((str(below), f"of {len(rows) - len(exact)} bounds that were too low"))
+        tiles.append((f"{max(exact):.2f} MiB", f"largest error of {len(exact)} terms planned as exact"))
+        tiles.append((f"{below} of {len(rows) - len(exact)}", "bounds that were too low"))
     if points:
         tiles.append((str(sum(point.status == "ok" for point in points)), "points measured"))
         tiles.append((str(len({point.identity.subject for point in points})), "presets or models"))

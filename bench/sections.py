@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bench.compare import judge
 from bench.mtp import propose
 from bench.results import Point
-from bench.sweep import named
+from bench.sweep import named, shown
 from errors import BadInput
 
 PUBLISHED: Final = Path(__file__).resolve().parent / "published.yaml"
@@ -168,25 +168,62 @@ _TERMS: Final = ("weights", "kv", "state", "compute")
 def _memory(points: Sequence[Point]) -> Iterator[Table]:
     """Every term both sides know, once per subject and set of server settings."""
     for slug, name, members in subjects(points):
-        rows: dict[tuple[str, str], tuple[Cell, ...]] = {}
+        rows: dict[tuple[str, str], _Error] = {}
         for point in members:
             for term in _TERMS:
                 ours, theirs = _sum(point.predicted, term), _sum(point.measured, term)
                 if ours is not None and theirs is not None:
-                    error = (ours - theirs) / theirs * 100 if theirs else None
-                    row = (_server(point), term, _certainty(point, term), ours, theirs, error)
-                    rows.setdefault((_server(point), term), row)
-        compute = [row for (_, term), row in rows.items() if term == "compute"]
-        pairs = Plot(kind="pairs", x="server", y=("predicted_mib", "measured_mib"), unit="MiB")
-        columns = ("server", "term", "certainty", "predicted_mib", "measured_mib", "error_percent")
+                    found = _Error(_server(point), term, _certainty(point, term), ours, theirs)
+                    rows.setdefault((found.server, term), found)
+        compute = {(row.ours, row.theirs): row for row in reversed(rows.values()) if row.term == "compute"}
         yield _table(
-            f"{slug}-compute", "memory", f"Compute buffer: {name}", columns, compute, pairs,
-            "The planner's figure before the start beside the engine's own in its log.",
+            f"{slug}-compute", "memory", f"Compute buffer: {name}",
+            ("server", "certainty", "predicted_mib", "measured_mib"),
+            [(row.server, row.certainty, row.ours, row.theirs) for row in reversed(compute.values())],
+            Plot(kind="pairs", x="server", y=("predicted_mib", "measured_mib"), unit="MiB"),
+            "The planner's figure before the start beside the engine's own in its log; servers alike are "
+            "drawn once. A bound may only be above.",
         )  # fmt: skip
+        yield _worst(slug, name, list(rows.values()))
         yield _table(
-            f"{slug}-error", "memory", f"Error of the planner: {name}", columns, list(rows.values()),
-            text="Every term that both the planner and the start-up log state; a bound may only be above.",
+            f"{slug}-errors", "memory", f"Each term: {name}",
+            ("server", "term", "certainty", "predicted_mib", "measured_mib", "error_mib", "error_percent"),
+            [(*row, row.mib, row.percent) for row in rows.values()],
         )  # fmt: skip
+
+
+class _Error(NamedTuple):
+    """A term of one server, predicted and measured, in MiB."""
+
+    server: str
+    term: str
+    certainty: str
+    ours: float
+    theirs: float
+
+    @property
+    def mib(self) -> float:
+        return self.ours - self.theirs
+
+    @property
+    def percent(self) -> float | None:
+        return self.mib / self.theirs * 100 if self.theirs else None
+
+
+def _worst(slug: str, name: str, rows: Sequence[_Error]) -> Table:
+    """The error table of the planner: each kind of term with its lowest and highest error."""
+    kinds: dict[tuple[str, str], list[_Error]] = {}
+    for row in rows:
+        kinds.setdefault((row.term, row.certainty), []).append(row)
+    return _table(
+        f"{slug}-error", "memory", f"Error of the planner: {name}",
+        ("term", "certainty", "servers", "lowest_error_mib", "highest_error_mib"),
+        [
+            (term, certainty, len(found), min(row.mib for row in found), max(row.mib for row in found))
+            for (term, certainty), found in kinds.items()
+        ],
+        text="Predicted less measured; the log rounds to 0.01 MiB a line.",
+    )  # fmt: skip
 
 
 def _sum(values: Mapping[str, float], term: str) -> float | None:
@@ -206,7 +243,8 @@ def _certainty(point: Point, term: str) -> str:
 def _server(point: Point) -> str:
     """The settings of a point that shape the server."""
     shaping = ("batch", "ubatch", "slots", "checkpoints", "n_max", "speculation", "head")
-    return f"{point.sweep}: " + named({k: v for k, v in point.settings.items() if k in shaping})
+    parts = [f"{name} {shown(value)}" for name, value in point.settings.items() if name in shaping]
+    return f"{point.sweep}: " + (", ".join(parts) or "as the preset says")
 
 
 def _ubatch(points: Sequence[Point]) -> Iterator[Table]:

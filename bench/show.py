@@ -14,11 +14,11 @@ WIDTH: Final = 118
 COLUMNS: Final = {
     "ubatch": ("prompt_tps", "decode_tps", "ttft_s"),
     "slots": ("decode_tps", "ttft_s", "acceptance"),
-    "cache": ("hit", "ttft_s", "wall_s"),
+    "cache": ("hit_share", "turn_s", "cold_s"),
     "mtp": ("decode_tps", "acceptance", "ttft_s"),
     "load": ("healthy_s", "first_token_s", "teardown_s"),
 }
-"""Sweep -> what its samples are summed up by."""
+"""Sweep -> what is shown: fields of its samples, or figures that the sweep summed up itself."""
 
 
 def table(sweep: str, points: Sequence[Point]) -> str:
@@ -64,7 +64,7 @@ def _cell(point: Point, name: str) -> str:
     source = {"source": "server"} if any("source" in sample for sample in point.samples) else {}
     found = spread(point.values(name, **source))
     if found is None:
-        return "-"
+        return number(point.measured[name]) if name in point.measured else "-"
     if found.count == 1:
         return number(found.median)
     return f"{number(found.median)} ({number(found.low)} to {number(found.high)})"

@@ -73,9 +73,10 @@ def test_the_planner_is_held_against_the_log() -> None:
             measured={"compute_host_bytes": 10 * mib},
         )
     ]  # fmt: skip
-    found = table(points, "-error")
-    assert [row[1:5] for row in found.rows] == [("compute", "exact", 11.0, 10.0)]
+    found = table(points, "-errors")
+    assert [row[1:6] for row in found.rows] == [("compute", "exact", 11.0, 10.0, 1.0)]
     assert found.column("error_percent") == pytest.approx([10.0])
+    assert table(points, "-error").rows == (("compute", "exact", 1, 1.0, 1.0),)
     assert not [
         one for one in content([point("ubatch", {"ubatch": 64})], EMPTY).tables if one.group == "memory"
     ]

@@ -78,13 +78,26 @@ def test_too_little_to_say_anything() -> None:
     assert difference([1.0], [2.0, 3.0]) is None
 
 
-def test_unpaired_samples_have_a_bootstrap_interval_that_holds_the_truth() -> None:
-    dice = random.Random(3)
-    a = [dice.gauss(20, 0.5) for _ in range(15)]
-    b = [dice.gauss(30, 0.5) for _ in range(15)]
-    found = difference(a, b)
+def test_welchs_interval_of_unpaired_samples() -> None:
+    # Logs 0, 0.2 against 1, 1.4: means 0.1 and 1.2, variances 0.02 and 0.08, halves 0.01 and 0.04;
+    # freedom 0.05^2 / (0.01^2 + 0.04^2) = 1.47, rounded down to 1, t = 12.706.
+    found = difference([1.0, math.exp(0.2)], [math.exp(1.0), math.exp(1.4)])
     assert found is not None
-    middle, low, high = found
-    assert low < 1.5 < high
-    assert low <= middle <= high
-    assert high - low < 0.15
+    reach = 12.706 * math.sqrt(0.05)
+    assert [math.log(end) for end in found] == pytest.approx([1.1, 1.1 - reach, 1.1 + reach])
+
+
+def test_unpaired_samples_have_an_interval_that_holds_the_truth() -> None:
+    dice = random.Random(3)
+    held = 0
+    for _ in range(200):
+        a = [math.exp(dice.gauss(3.0, 0.03)) for _ in range(3)]
+        b = [math.exp(dice.gauss(3.2, 0.06)) for _ in range(3)]
+        found = difference(a, b)
+        assert found is not None
+        held += found[1] <= math.exp(0.2) <= found[2]
+    assert held >= 184, "95 % of 200, less three deviations"
+
+
+def test_equal_samples_differ_by_nothing() -> None:
+    assert difference([2.0, 2.0], [3.0, 3.0]) == pytest.approx((1.5, 1.5, 1.5))
