@@ -27,7 +27,7 @@ def quadlet(inputs: Inputs) -> dict[str, str]:
     filled = {
         **values,
         "container": name,
-        "image_ref": inputs.image.ref,
+        "image_ref": qualified(inputs.image.ref),
         "entrypoint_json": compact(values["entrypoint"]),
         "has_key": inputs.preset.api_key_file is not None,
         "labels": {**values["labels"], f"{LABEL}target": "quadlet"},
@@ -93,6 +93,13 @@ def write(preset: Preset, *, target: str, out: str) -> None:
         except OSError as error:
             raise BadInput(f"cannot write {path}", why=error.strerror or str(error)) from error
         say.step("render", str(path))
+
+
+def qualified(ref: str) -> str:
+    """An image name with its registry; podman keeps images without one (`podman load`) under localhost."""
+    first, slash, _ = ref.partition("/")
+    named = slash and ("." in first or ":" in first or first == "localhost")
+    return ref if named else f"localhost/{ref}"
 
 
 def _quantity(limit: str | None) -> str:
