@@ -77,6 +77,8 @@ def _memory(q: Question, plan: Plan, arch: Architecture) -> Iterator[str]:
     options = q.options
     if options.cache_ram_mib == -1:
         yield "cache_ram -1: the prompt cache grows without a limit"
+    elif options.cache_ram_mib == q.traits.cache_ram_mib and plan.verdict != "fits":
+        yield f"cache_ram {options.cache_ram_mib} MiB is the engine's default; it fills up over days"
     limit = q.budget.container_bytes
     if limit is not None and plan.bytes_of("prompt_cache") * 2 > limit:
         cache = plan.bytes_of("prompt_cache") // MIB

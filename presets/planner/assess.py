@@ -18,10 +18,12 @@ Verdict = Literal["fits", "tight", "too-big", "unknown"]
 TIGHT_BYTES: Final = 3 * GIB
 TIGHT_LAZY_BYTES: Final = 8 * GIB
 """Least headroom that is comfortable; a table read lazily wants page cache (the seed's thresholds)."""
-RUNTIME_BYTES: Final = {"cpu": 160 * MIB, "rocm": 640 * MIB, "vulkan": 640 * MIB}
-"""What a process needs beside its buffers. CPU: resident memory of an idle llama-server less its buffers,
-measured here. ROCm: 400 to 900 MiB of GTT beyond all logged buffers on gfx1151 (seed, E6); Vulkan the same
-by assumption."""
+PROCESS_BYTES: Final = 36 * MIB
+PROCESS_BYTES_PER_TOKEN: Final = 230
+"""What llama-server itself keeps: its libraries, and the vocabulary. Resident memory less all buffers after
+a first answer, on b11434: 33 MiB with 49,152 tokens, 77 MiB with 262,144 (the formula gives 47 and 94)."""
+DRIVER_BYTES: Final = {"cpu": 0, "rocm": 640 * MIB, "vulkan": 640 * MIB}
+"""GTT beyond all logged buffers: 400 to 900 MiB on gfx1151 with ROCm (seed, E6); Vulkan by assumption."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,14 +268,21 @@ def _server_terms(q: Question, arch: Architecture, sizes: Shape) -> list[Term]:
             )
         )
     terms += _prompt_cache(q, arch, sizes)
-    side = _side(q)
-    terms.append(
-        Term(
-            name="runtime", bytes=RUNTIME_BYTES[q.device.backend], where=side, certainty="measured",
-            formula="what the process needs beside its buffers",
-        )
-    )  # fmt: skip
-    return terms
+    return terms + _runtime(q, arch)
+
+
+def _runtime(q: Question, arch: Architecture) -> list[Term]:
+    """What the process and the driver take beside all buffers."""
+    files = 1 if q.draft is None else 2
+    process = PROCESS_BYTES + files * PROCESS_BYTES_PER_TOKEN * arch.vocabulary
+    sized: list[tuple[int, Where, str]] = [
+        (process, "host", "the process: libraries and the vocabulary"),
+        (DRIVER_BYTES[q.device.backend], "device", "the driver, beyond all logged buffers"),
+    ]
+    return [
+        Term(name="runtime", bytes=size, where=where, certainty="measured", formula=formula)
+        for size, where, formula in sized
+    ]
 
 
 def _prompt_cache(q: Question, arch: Architecture, sizes: Shape) -> list[Term]:
