@@ -40,10 +40,9 @@ class State:
     pid: int
     image: str
 
-    @property
-    def ended(self) -> bool:
-        """Whether the engine ended: not running, or running again after it had ended."""
-        return not self.running or self.restarts > 0
+    def ended_since(self, restarts: int) -> bool:
+        """Whether the engine ended since it had been restarted that often, even if it runs again."""
+        return not self.running or self.restarts > restarts
 
 
 @cache

@@ -198,9 +198,9 @@ def write_secret(path: Path, text: str) -> None:
 
 
 def is_up(deployment: Deployment) -> bool:
-    """Whether a deployment runs, was not restarted, and answers."""
+    """Whether a deployment runs and answers."""
     now = container.state(deployment.container)
-    return now is not None and not now.ended and ports.answers_health(deployment.url)
+    return now is not None and now.running and ports.answers_health(deployment.url)
 
 
 def check_port(preset: Preset) -> None:

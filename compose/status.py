@@ -85,7 +85,7 @@ def of(deployment: Deployment) -> Status:
         ready=door.ready(),
         restarts=now.restarts if now else 0,
         started=now.started if now else "",
-        problem=_problem(deployment, now),
+        problem=problem(deployment, now),
         memory=_memory(deployment, now.pid if now else 0),
         slots=len(slots) if isinstance(slots, list) else None,
         busy=busy,
@@ -170,7 +170,7 @@ class _Door:
             return None
 
 
-def _problem(deployment: Deployment, now: container.State | None) -> str:
+def problem(deployment: Deployment, now: container.State | None) -> str:
     """Why it does not run, or why Docker calls it unhealthy although it answers."""
     if now is None:
         return "its container is gone; ./inv deploy makes a new one"

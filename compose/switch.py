@@ -140,29 +140,32 @@ def bring_up(deployment: Deployment) -> float:
     """
     began = time.monotonic()
     kills = host_kills()
+    before = container.state(deployment.container)
+    restarts = before.restarts if before is not None and before.running else 0
     container.up(record.compose_file(deployment.name), deployment.project)
     say.step("up", f"started {deployment.container}")
-    wait_healthy(deployment, kills)
+    wait_healthy(deployment, kills, restarts)
     seconds = time.monotonic() - began
     say.step("healthy", f"{deployment.url} answers after {seconds:.1f} s")
     return seconds
 
 
-def wait_healthy(deployment: Deployment, kills: int) -> None:
+def wait_healthy(deployment: Deployment, kills: int, restarts: int = 0) -> None:
     """Wait for /health; a crash is seen at once, whatever the restart policy does.
 
     Args:
         kills: what the host's OOM killer had counted before the start.
+        restarts: how often it had been restarted before.
     """
     session = web.session(local=True)
     deadline = time.monotonic() + deployment.start_seconds
     held_until = time.monotonic() + WAIT_FOR_MEMORY_SECONDS
     while True:
         now = container.state(deployment.container)
-        if now is None or now.ended:
+        if now is None or now.ended_since(restarts):
             raise _ended(deployment, now, kills)
         if _healthy(session, deployment.url):
-            return _probe(deployment, kills)
+            return _probe(deployment, kills, restarts)
         if time.monotonic() > deadline:
             last = container.log(deployment.container, tail=1)
             waiting = _WAITING.search(last[0]) if last else None
@@ -179,13 +182,13 @@ def _healthy(session: requests.Session, url: str) -> bool:
     return answer.status_code == 200
 
 
-def _probe(deployment: Deployment, kills: int) -> None:
+def _probe(deployment: Deployment, kills: int, restarts: int) -> None:
     """The server answers: the container's own probe must say so too, else Docker calls it unhealthy."""
     code, said = container.probe(deployment.container)
     if code == 0:
         return
     now = container.state(deployment.container)
-    if now is None or now.ended:
+    if now is None or now.ended_since(restarts):
         raise _ended(deployment, now, kills)
     if code == 128 + signal.SIGKILL:
         raise CheckFailed(

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,10 +143,23 @@ def _home_id(path: Path) -> str:
     return home_id(path)
 
 
+def pid(container: Container) -> int:
+    """The host's number of process 1 of a container."""
+    container.reload()
+    return int(container.attrs["State"]["Pid"])
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 60) -> None:
+    """Wait until something holds."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.1)
+
+
 def argv_of(container: Container) -> list[str]:
     """The arguments of process 1 of a running container, as the kernel has them."""
-    container.reload()
-    raw = Path(f"/proc/{container.attrs['State']['Pid']}/cmdline").read_bytes()
+    raw = Path(f"/proc/{pid(container)}/cmdline").read_bytes()
     return [word.decode() for word in raw.split(b"\0")[:-1]]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import http.server
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -101,6 +103,20 @@ def test_every_word_reaches_the_process_as_it_was_meant(home: Home) -> None:
     assert words[0] == "/app/guard"
     assert tuple(words[words.index("--") + 2 :]) == rendered.argv
     assert words[words.index("--alias") + 1] == TRAPS["alias"]
+
+
+def test_one_that_was_stopped_or_restarted_is_kept_and_brought_back(home: Home) -> None:
+    first = deploy.deploy(home.load()).deployment
+    (running,) = home.containers()
+    os.kill(deploying.pid(running), signal.SIGKILL)
+    deploying.wait_until(lambda: status.of(first).restarts == 1 and status.of(first).ready)
+    assert not deploy.deploy(home.load()).changed, "a server that came back by itself is left alone"
+    running.stop()
+    found = status.of(first)
+    assert (found.state, found.ready) == ("exited", False)
+    assert home.inv("status").returncode == 1
+    assert deploy.deploy(home.load()).changed
+    assert status.of(first).ready
 
 
 # --- what fails is put back ---
