@@ -484,7 +484,7 @@ def presets_schema(_: Context, write: bool = False, settings: bool = False) -> N
     if write:
         with replacing(schema.SCHEMA_FILE) as temporary:
             temporary.write_text(schema.text_schema(), encoding="utf-8")
-    print(listing.settings_table() if settings else schema.text_schema().rstrip())
+    print(listing.settings_page().rstrip() if settings else schema.text_schema().rstrip())
 
 
 preset_tasks = Collection("presets")
@@ -817,22 +817,135 @@ def smoke(
     from pathlib import Path
 
     from checks import smoke as checks_smoke
+
+    if url:
+        expect = checks_smoke.Expectation(answer=answer or None)
+        key, keys = _key(key_file), Path(key_file) if key_file else None
+    else:
+        url, key, keys, expect = _deployed(answer)
+    report = checks_smoke.run(
+        url, key=key, expect=expect, only=only or (), accept=accept or (), key_file=keys
+    )  # fmt: skip
+    return _shown(report, json, junit)
+
+
+def _deployed(answer: str = "") -> tuple[str, str | None, Any, Any]:
+    """URL, key, key file and expectation of the deployment that is up."""
+    from dataclasses import replace
+
+    from compose import expectation, record
     from errors import BadInput
 
-    if not url:
-        raise BadInput("no server is named", hint="./inv smoke --url http://127.0.0.1:8080")
-    report = checks_smoke.run(
-        url,
-        key=_key(key_file),
-        expect=checks_smoke.Expectation(answer=answer or None),
+    name = record.journal().current
+    if name is None:
+        raise BadInput("nothing is deployed here", hint="./inv deploy, or name a server with --url")
+    deployment = record.load(name)
+    expect = expectation.expected(deployment)
+    expect = replace(expect, answer=answer) if answer else expect
+    return deployment.url, record.api_key(deployment), record.key_file(deployment), expect
+
+
+@job(
+    iterable=["only", "accept"],
+    help={
+        "url": URL_HELP + "; left out, the deployment is checked",
+        "key-file": KEY_FILE_HELP,
+        "image": "start servers from this image instead",
+        "programs": "start servers from the programs in this folder instead",
+        "model": "model file for the servers that are started",
+        "draft": "its draft head, if that is a file of its own",
+        "embedded": "the draft head is inside the model",
+        "device": "what must hold the weights, as ROCm0; left out, the CPU",
+        "extra": "further llama-server arguments, as one word",
+        "options": "further docker run arguments, as one word",
+        "only": "run only this check or group of checks; may be given several times",
+        "accept": "do not count a skip of this check or group as a failure, 'starting' for all that need"
+        " to start servers; may be given several times",
+        "quick": "leave out the slower checks, and make fewer rounds",
+        "keep": "servers that may run at the same time; 1 for a model that fits only once",
+        **REPORT_HELP,
+    },
+)
+def check(
+    _: Context,
+    url: str = "",
+    key_file: str = "",
+    image: str = "",
+    programs: str = "",
+    model: str = "",
+    draft: str = "",
+    embedded: bool = False,
+    device: str = "",
+    extra: str = "",
+    options: str = "",
+    only: list[str] | None = None,
+    accept: list[str] | None = None,
+    quick: bool = False,
+    keep: int = 2,
+    json: bool = False,
+    junit: str = "",
+) -> int:
+    """Tell a wrong engine from a right one: cuts, caches, slots, speculation and device change no answer."""
+    import say
+    from checks import subject
+
+    if not (url or image or programs):
+        deployed = _deployed()
+        url, key_file = deployed[0], str(deployed[2] or "")
+    chosen = subject.Subject(
+        url=url, key_file=key_file, image=image, programs=programs, model=model, draft=draft,
+        embedded=embedded, device=device, extra=extra, options=options, quick=quick, keep=keep,
+    )  # fmt: skip
+    report = subject.run(
+        chosen,
         only=only or (),
         accept=accept or (),
-        key_file=Path(key_file) if key_file else None,
+        on_result=lambda result: say.step(
+            "check", f"{result.id}: {result.outcome.value} ({result.seconds:.1f} s)"
+        ),
     )
     return _shown(report, json, junit)
 
 
+@job(
+    iterable=["only"],
+    help={
+        "only": "run only this fault; may be given several times",
+        "runs": "how often each fault must be caught",
+        "clean": "how often the engine without faults must pass",
+        "programs": "take host builds from this folder, one subfolder per fault and one named clean",
+        "out": "write the table to this file, as Markdown",
+        "json": "print one JSON document",
+    },
+)
+def check_faults(
+    _: Context,
+    only: list[str] | None = None,
+    runs: int = 3,
+    clean: int = 1,
+    programs: str = "",
+    out: str = "",
+    json: bool = False,
+) -> int:
+    """Build every planted fault and see that the checks catch it, each time, by the right name."""
+    from pathlib import Path
+
+    import say
+    from tests import faults
+
+    folder = Path(programs).absolute() if programs else None
+    table = faults.run(only=only or (), runs=runs, clean=clean, programs=folder)
+    if out:
+        faults.write(table, Path(out))
+    say.document(table.to_json()) if json else print(table.text())
+    return 0 if table.good else 1
+
+
+check_tasks = Collection("check")
+check_tasks.add_task(check, name="run", default=True)
+check_tasks.add_task(check_faults, name="faults")
 ns.add_task(smoke)
+ns.add_collection(check_tasks)
 
 
 # --- bench ---
@@ -981,6 +1094,7 @@ def bench_ceiling(_: Context, json: bool = False) -> int:
     from bench import ceiling
 
     found = ceiling.measure()
+    ceiling.keep(found)
     if json:
         say.document([one.to_json() for one in found])
     else:
@@ -1014,9 +1128,10 @@ def bench_all(
     """Run every sweep and write the report. Without a pair, one is made by the makers of the tests."""
     given = dict(locals())
     import say
-    from bench import report, run, show
+    from bench import ceiling, report, run, show
 
     chosen = _bench_choice(given)
+    ceiling.keep(ceiling.measure())
     found = run.everything(run.pick(chosen), run.pair(chosen, pair, pair_head), quick=quick, again=again)
     written = report.write()
     if json:

@@ -1,0 +1,222 @@
+"""The proof that the checks can fail: every fault on its engine, and which checks catch it.
+
+A fault is a patch of `patches/faults` on top of the series, or one of our own patches left out. Each is
+built into an image of the cpu flavour, and the suite runs against it on the tiny models. The first run
+makes all checks, for the table; the others make the check that must catch it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import say
+from checks import suite
+from checks.launcher import HostLauncher, ImageLauncher, Launcher, Model
+from checks.report import Outcome, Report
+from checks.room import Room
+from errors import BadInput, nearest
+from paths import replacing
+from tests.makers import tiny
+
+ACCEPTED: Final = ("slots.words", "slots.tools")
+"""Random weights follow no instructions; these two run on the stub and on real models."""
+
+SEED: Final = 1
+HIDDEN: Final = 1.5
+"""The head weighs the hidden state more than the token: what it carries over shows in its drafts."""
+
+OURS: Final = {
+    "L1": ("An MTP head with plain attention ends the server while it starts", "spec.active"),
+    "L2": ("The drafts of a request depend on the request before it", "spec.repeated"),
+    "L3": ("With several slots, a rejected draft restores another slot's state", "spec.crowd"),
+    "L4": ("A checkpoint of one text is taken for another text's", "cache.first-token"),
+}
+"""Faults of b11434 itself, present where our patch is left out: what is wrong, and what must catch it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One wrong engine: its name, what is wrong, and the check that must say so."""
+
+    id: str
+    purpose: str
+    caught_by: str
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is a fault of the pinned engine, cured by a patch of ours."""
+        return self.id in OURS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What the checks said of one engine: the failed ones of each run, the first run with all checks."""
+
+    fault: Fault
+    failed: tuple[tuple[str, ...], ...]
+
+    @property
+    def caught(self) -> int:
+        """In how many runs the right check failed."""
+        return sum(self.fault.caught_by in failed for failed in self.failed)
+
+    @property
+    def good(self) -> bool:
+        """Whether every run caught it by the right name."""
+        return self.caught == len(self.failed) > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """All faults, and how many runs the engine without faults passed of how many."""
+
+    rows: tuple[Row, ...]
+    clean_passed: int
+    clean_runs: int
+
+    @property
+    def good(self) -> bool:
+        """Whether all faults were caught and the good engine never was."""
+        return all(row.good for row in self.rows) and self.clean_passed == self.clean_runs
+
+    def text(self) -> str:
+        """The table as Markdown."""
+        lines = [
+            "| fault | what is wrong | must be caught by | caught | all checks that failed |",
+            "|---|---|---|---|---|",
+        ]
+        for row in self.rows:
+            others = ", ".join(row.failed[0]) if row.failed else ""
+            lines.append(
+                f"| {row.fault.id} | {row.fault.purpose} | {row.fault.caught_by} | {row.caught} of"
+                f" {len(row.failed)} | {others} |"
+            )
+        lines += ["", f"The engine without faults passed {self.clean_passed} of {self.clean_runs} runs."]
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """The table as plain values."""
+        return {
+            "good": self.good,
+            "clean": {"passed": self.clean_passed, "runs": self.clean_runs},
+            "faults": [
+                {
+                    "id": row.fault.id, "purpose": row.fault.purpose, "must": row.fault.caught_by,
+                    "caught": row.caught, "runs": len(row.failed),
+                    "failed": [list(run) for run in row.failed],
+                }
+                for row in self.rows
+            ],
+        }  # fmt: skip
+
+
+def known() -> list[Fault]:
+    """All faults: those of the pinned engine first, then the planted ones."""
+    from patches import series
+
+    own = [Fault(id=name, purpose=purpose, caught_by=by) for name, (purpose, by) in OURS.items()]
+    planted = [
+        Fault(id=entry.id, purpose=entry.purpose, caught_by=entry.proved_by)
+        for entry in series.read(series.FAULTS).patches
+    ]
+    return own + planted
+
+
+def select(only: Collection[str]) -> list[Fault]:
+    """The faults of these names, or all.
+
+    Raises:
+        BadInput: there is no fault of that name.
+    """
+    faults = known()
+    names = [fault.id for fault in faults]
+    for name in only:
+        if name not in names:
+            raise BadInput(f"there is no fault {name!r}", hint=nearest(name, names))
+    return [fault for fault in faults if not only or fault.id in only]
+
+
+def models(folder: Path) -> dict[str, Model]:
+    """The tiny pair, and the same trunk with a head of plain attention."""
+    trunk = tiny.trunk(folder / "trunk.gguf", seed=SEED)
+    head = tiny.head(folder / "head.gguf", seed=SEED, hidden=HIDDEN)
+    plain = tiny.head(folder / "plain-head.gguf", seed=SEED, hidden=HIDDEN, dense=True)
+    return {"pair": Model(path=trunk, draft=head), "dense": Model(path=trunk, draft=plain)}
+
+
+def launcher(fault: Fault | None, model: Model, programs: Path | None) -> Launcher:
+    """What starts an engine with this fault, or the good one: a host build, else an image that is built
+    if it is not there."""
+    if programs:
+        return HostLauncher(programs / (fault.id if fault else "clean"), model)
+    from images import build, flavours
+    from patches import engines, tree
+
+    planted = [fault.id] if fault and not fault.ours else []
+    without = [fault.id] if fault and fault.ours else []
+    made = tree.patched(engines.load(), without=without, faults=planted)
+    return ImageLauncher(build.build(flavours.load("cpu"), made).id, model)
+
+
+def check(starter: Launcher, *, only: Collection[str] = ()) -> Report:
+    """One quick run of the suite."""
+    with Room(launcher=starter, quick=True) as room:
+        return suite.run(room, target="a planted fault", only=only, accept=ACCEPTED)
+
+
+def run(*, only: Collection[str] = (), runs: int = 3, clean: int = 1, programs: Path | None = None) -> Table:
+    """Build and check every fault.
+
+    Args:
+        only: names of faults; empty takes all.
+        runs: how often each fault is checked.
+        clean: how often the engine without faults is checked.
+        programs: a folder with host builds, one subfolder per fault and one named clean.
+    """
+    with tempfile.TemporaryDirectory(prefix="haloforge-faults-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        files = models(folder)
+        rows = [_row(fault, files, runs, programs) for fault in select(only)]
+        passed = 0
+        for turn in range(clean):
+            report = check(launcher(None, files["pair"], programs))
+            passed += report.passed
+            said = "passed" if report.passed else "FAILED " + ", ".join(_failed(report))
+            say.step("clean", f"run {turn + 1} of {clean}: {said}")
+    return Table(rows=tuple(rows), clean_passed=passed, clean_runs=clean)
+
+
+def _row(fault: Fault, files: dict[str, Model], runs: int, programs: Path | None) -> Row:
+    model = files["dense" if fault.id == "L1" else "pair"]
+    starter = launcher(fault, model, programs)
+    failed = []
+    for turn in range(runs):
+        report = check(starter, only=() if turn == 0 else [fault.caught_by])
+        failed.append(_failed(report))
+        say.step("fault", f"{fault.id}, run {turn + 1} of {runs}: {', '.join(failed[-1]) or 'NOT CAUGHT'}")
+    return Row(fault=fault, failed=tuple(failed))
+
+
+def _failed(report: Report) -> tuple[str, ...]:
+    return tuple(result.id for result in report.results if result.outcome is Outcome.FAILED)
+
+
+def write(table: Table, path: Path) -> None:
+    """Write the table as a document."""
+    with replacing(path) as temporary:
+        temporary.write_text(f"{INTRODUCTION}\n{table.text()}\n", encoding="utf-8")
+
+
+INTRODUCTION: Final = """# Planted faults, and the checks that catch them
+
+Made by `./inv check.faults --runs 3 --clean 20 --out docs/faults.md`. Each planted fault changes one or two
+lines of llama.cpp b11434 with our series on it (`patches/faults`); L1 to L4 are faults of b11434 itself,
+with our patch left out. The checks run on tiny models with random weights, so `slots.words` and
+`slots.tools`, which need a model that follows instructions, are left out here and proven on a stub
+(`tests/contract`).
+"""
