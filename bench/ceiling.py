@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import paths
-from bench import load
+from bench import host, load
+from bench.results import Identity, Point, Store
 from errors import CheckFailed
 
 GOAL_TPS: Final = 2000
@@ -59,6 +60,21 @@ def measure(streams: Sequence[int] = STREAMS, *, rate: float = RATE, tokens: int
                 raise CheckFailed("the load generator lost tokens of the stub", why=why)
             found.append(Ceiling(streams=count, tokens=arrived, cpu_s=done.cpu_s, wall_s=done.wall_s))
     return found
+
+
+def keep(found: Sequence[Ceiling], store: Store | None = None) -> list[Point]:
+    """Store the ceiling, so that the report shows it beside what the generator measured."""
+    subject = Identity(subject="load generator")
+    points = [
+        Point(
+            sweep="ceiling", settings={"streams": one.streams}, identity=subject, host=host.facts(),
+            measured={"core_tps": one.tokens_per_core_second, "share": one.cpu_s / one.wall_s},
+        )
+        for one in found
+    ]  # fmt: skip
+    for point in points:
+        (store or Store("ceiling")).append(point)
+    return points
 
 
 @contextmanager

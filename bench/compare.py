@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import say
@@ -67,14 +67,17 @@ def compare(
     """
     require_rounds(rounds)
     samples: dict[str, list[dict[str, Any]]] = {"A": [], "B": []}
+    sides = {"A": a, "B": b}
     for turn in range(rounds + 1):
-        for side, subject in (("A", a), ("B", b)):
-            found = _side(side, subject, turn, quick)
+        for side, subject in sides.items():
+            found, build = _side(side, subject, turn, quick)
+            sides[side] = replace(subject, identity=subject.identity.model_copy(update={"build": build}))
             if turn:
                 samples[side].append(found)
             say.step("compare", f"round {turn} of {rounds}, {side}: " + _shown(found))
-    _keep(store or Store("compare"), {"A": a, "B": b}, samples, quick)
-    return Comparison(a=a.identity, b=b.identity, ratios=judge(samples["A"], samples["B"]))
+    _keep(store or Store("compare"), sides, samples, quick)
+    ratios = judge(samples["A"], samples["B"])
+    return Comparison(a=sides["A"].identity, b=sides["B"].identity, ratios=ratios)
 
 
 def require_rounds(rounds: int) -> None:
@@ -97,11 +100,12 @@ def judge(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> dic
     return found
 
 
-def _side(side: str, subject: Subject, turn: int, quick: bool) -> dict[str, Any]:
+def _side(side: str, subject: Subject, turn: int, quick: bool) -> tuple[dict[str, Any], str]:
+    """One round of one side, and the build its server reports."""
     preset = subject.changed({}) if subject.starts else None
     try:
         with up(subject, preset, quick=quick) as (live, _):
-            return {"round": turn, **_workload(live, turn)}
+            return {"round": turn, **_workload(live, turn)}, live.says.build
     except CheckFailed as error:
         raise CheckFailed(
             f"{side} ({subject.identity.subject}) could not be measured", why=f"{error.what}: {error.why}"

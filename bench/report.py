@@ -15,7 +15,7 @@ from bench.sections import GROUPS, Cell, Content, Source, Table, content, publis
 from bench.words import label, number
 from errors import HostLacks
 
-SWEEPS: Final = ("ubatch", "slots", "cache", "mtp", "load", "compare")
+SWEEPS: Final = ("ubatch", "slots", "cache", "mtp", "load", "compare", "ceiling")
 WIDE: Final = 7
 """Tables without a plot and with more columns than this take the whole width."""
 LONG: Final = 12
@@ -169,6 +169,6 @@ def _tiles(found: Content, points: Sequence[Point]) -> list[tuple[str, str]]:
         tiles.append((f"{below} of {len(rows) - len(exact)}", "bounds that were too low"))
     if points:
         tiles.append((str(sum(point.status == "ok" for point in points)), "points measured"))
-        tiles.append((str(len({point.identity.subject for point in points})), "presets or models"))
+        tiles.append((str(len({point.identity.subject for point in points if point.sweep != "ceiling"})), "presets or models"))
     tiles.append((str(sum(table.source is not None for table in found.tables)), "published tables"))
     return tiles

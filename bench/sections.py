@@ -430,9 +430,21 @@ def _compare(points: Sequence[Point]) -> Iterator[Table]:
     )  # fmt: skip
 
 
+def _ceiling(points: Sequence[Point]) -> Iterator[Table]:
+    rows = [
+        (point.settings["streams"], point.measured["core_tps"], point.measured["share"] * 100)
+        for point in _good(points, "ceiling")
+    ]
+    yield _table(
+        "ceiling", "run", "What the load generator can take", ("streams", "core_tps", "core_percent"), rows,
+        Plot(kind="bars", x="streams", y=("core_tps",), unit="tokens/s per core"),
+        "Against a stub that sends each stream 100 tokens/s, every token alone: the dearest case.",
+    )  # fmt: skip
+
+
 def _ran(points: Sequence[Point]) -> Iterator[Table]:
     seen: dict[str, tuple[Cell, ...]] = {}
-    for point in points:
+    for point in (one for one in points if one.sweep != "ceiling"):
         identity = point.identity
         row = (
             identity.subject, identity.model, identity.draft, identity.image, _short(identity.digest),
@@ -465,4 +477,4 @@ def _short(digest: str | None) -> Cell:
     return digest and digest.removeprefix("sha256:")[:12]
 
 
-_MAKERS: Final = (_memory, _ubatch, _slots, _cache, _mtp, _load, _compare, _ran)
+_MAKERS: Final = (_memory, _ubatch, _slots, _cache, _mtp, _load, _compare, _ceiling, _ran)

@@ -24,6 +24,7 @@ NAMES: Final = {
     "first_token": "first token", "edited_turn_hit": "taken from cache, edited turn", "depth": "depth",
     "compute": "compute buffer", "error": "error", "ubatch": "ubatch (tokens)", "of": "of", "load": "load",
     "with": "with drafting", "without": "without drafting", "memory": "memory", "gtt_total": "GTT total",
+    "cpu": "CPU", "kv": "KV", "core_tps": "tokens/s per core", "streams": "streams",
 }  # fmt: skip
 
 
