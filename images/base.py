@@ -45,11 +45,27 @@ class Debian(Data):
     security: str = ""
 
 
+class StandIn(Data):
+    """An empty `library` in the place of one that `user` links to, with the functions `prefix*` it wants."""
+
+    library: str
+    user: str
+    prefix: str
+
+
 class Packages(Data):
-    """What a flavour installs: to build, to run; and which files of those are left out, or kept after all."""
+    """What a flavour installs on a base.
+
+    `build` and `run` are packages; `without` those that `run` depends on and that are left out; `leave_out`
+    and `keep` patterns of files that are not unpacked, and of those among them that are after all.
+    `refused_calls` matches the functions that the engine must not import because of the `stand_ins`.
+    """
 
     build: tuple[str, ...]
     run: tuple[str, ...]
+    without: tuple[str, ...] = ()
+    stand_ins: tuple[StandIn, ...] = ()
+    refused_calls: str = ""
     leave_out: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
 

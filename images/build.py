@@ -30,7 +30,7 @@ from patches.tree import PatchedTree
 
 _NOT_COMPILED: Final = frozenset({".git", ".github", "benches", "docs", "gguf-py", "media", "models", "pocs"})
 _FREE_BYTES: Final = 3 << 30
-FRESH: Final = "build,programs,root,cpu"
+FRESH: Final = "build,programs,stand-ins,root,cpu"
 """The stages that a fresh build runs anew; the compilers are installed once."""
 
 

@@ -135,6 +135,9 @@ def build_arguments(made: Recipe, base: BaseImage, *, epoch: int, ccache: str) -
         "PINS": " ".join(f"{name}={version}" for name, version in made.base.pins.items()),
         "BUILD_PACKAGES": " ".join(made.packages.build),
         "RUN_PACKAGES": " ".join(made.packages.run),
+        "WITHOUT": " ".join(made.packages.without),
+        "STAND_INS": " ".join(f"{s.library}:{s.user}:{s.prefix}" for s in made.packages.stand_ins),
+        "REFUSED_CALLS": made.packages.refused_calls,
         "LEAVE_OUT": " ".join(made.packages.leave_out),
         "KEEP": " ".join(made.packages.keep),
         "CMAKE_OPTIONS": " ".join(f"-D{name}={value}" for name, value in sorted(made.cmake.items())),
@@ -165,5 +168,6 @@ def labels(made: Recipe, tree: PatchedTree, base: BaseImage, *, version: str) ->
         LABEL + "flavour": flavour.name,
         LABEL + "cpu": flavour.cpu,
         LABEL + "device": flavour.device.kind if flavour.device else "",
+        LABEL + "stand-ins": " ".join(s.library for s in made.packages.stand_ins),
         LABEL + "recipe": made.digest,
     }

@@ -1,6 +1,6 @@
 #!/bin/sh
-# packages install|unpack PACKAGE...
-#   install: into this system.  unpack: these and what they depend on, into the empty tree /root.fs.
+# packages sources            set up where packages come from
+# packages install PACKAGE... the same, and install these into this system
 # SUITES: further suites of the archive that the base uses; a package comes from one only if nothing else has it.
 # PINS: NAME=VERSION words; these versions and no others. A version that is gone is an error, not an upgrade.
 set -eu
@@ -26,14 +26,7 @@ for pin in $PINS; do
 done >/tmp/moved
 [ ! -s /tmp/moved ] || { cat /tmp/moved; exit 1; }
 
-case $mode in
-install) apt-get install -qy --no-install-recommends "$@" ;;
-unpack)
-    mkdir -p /root.fs/var/lib/dpkg /root.fs/etc /root.fs/var/cache/debconf /debs/partial
-    : >/root.fs/var/lib/dpkg/status
-    cp /etc/debconf.conf /root.fs/etc/
-    apt-get install -qy --no-install-recommends --download-only -o Dir::Cache::archives=/debs \
-        -o Dir::State::status=/root.fs/var/lib/dpkg/status "$@" ;;
-esac
+[ "$mode" = install ] || exit 0
+apt-get install -qy --no-install-recommends "$@"
 apt-get clean
 rm -rf /var/lib/apt/lists/*

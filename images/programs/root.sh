@@ -7,8 +7,8 @@ root=/root.fs
 export DEBIAN_FRONTEND=noninteractive
 for pattern in $LEAVE_OUT; do set -- "$@" "--path-exclude=$pattern"; done
 for pattern in $KEEP; do set -- "$@" "--path-include=$pattern"; done
-# base-files wants an awk before it; nothing here runs one.
-find /debs -name 'mawk_*' -delete
+mkdir -p $root/var/cache/debconf $root/etc
+cp /etc/debconf.conf $root/etc/
 find /debs -name '*.deb' -print0 | sort -z |
     xargs -0 dpkg --root="$root" --force-script-chrootless --force-depends "$@" --install
 rm -rf $root/var/cache $root/etc/debconf.conf $root/var/log $root/usr/share/bug $root/usr/share/lintian \
