@@ -89,6 +89,25 @@ def test_pip_serves_where_there_is_no_uv(checkout: Path, tmp_path: Path) -> None
     assert "pip makes" in err
 
 
+def test_pip_goes_on_where_uv_fails_and_that_is_said(checkout: Path, tmp_path: Path) -> None:
+    path = without_uv(tmp_path)
+    broken = Path(path) / "uv"
+    broken.write_text("#!/bin/sh\necho uv is broken >&2\nexit 127\n")
+    broken.chmod(0o755)
+    code, out, err = inv(checkout, "hello", path=path)
+    assert (code, out) == (0, "hello\n"), err
+    assert err.index("uv makes") < err.index("uv is broken") < err.index("pip makes")
+
+
+def test_a_checkout_that_cannot_be_written_is_named(checkout: Path) -> None:
+    script = 'mount --bind "$1" "$1"; mount -o remount,bind,ro "$1"; exec "$1/inv" hello'
+    words = ["unshare", "--mount", "sh", "-ec", script, "sh", str(checkout)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 3
+    assert "cannot write to" in done.stderr
+    assert not (checkout / ".venv").exists()
+
+
 def test_names_the_package_that_brings_venv(checkout: Path, tmp_path: Path) -> None:
     code, out, err = inv(checkout, "hello", path=without_uv(tmp_path, broken_venv=True))
     assert (code, out) == (3, "")
