@@ -16,7 +16,7 @@ class _Strict(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: dict[Any, int] = {}
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            key = self.construct_object(key_node, deep=True)
             line = key_node.start_mark.line + 1
             if key in seen:
                 raise BadInput(
@@ -52,4 +52,4 @@ def parse(text: str, name: str) -> Any:
     except yaml.YAMLError as error:
         raise BadInput(f"{name} is not valid YAML", why=" ".join(str(error).split())) from error
     finally:
-        loader.dispose()  # type: ignore[no-untyped-call]
+        loader.dispose()
