@@ -80,7 +80,7 @@ def inputs_for(preset: Preset, *, jobs: int | None = None) -> render.Inputs:
     image = image_for(preset, engine, jobs=jobs)
     refuse_unsafe_slots(preset, image)
     files = planning.model_files(preset)
-    plan = planning.gate(preset, engine, files, freed=freed)
+    plan = planning.gate(preset, engine, files, freed=freed, image=image)
     return render.Inputs(
         preset=preset,
         image=image,

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import say
-from compose import container, record, status
+from compose import container, projection, record, status
 from compose.render import Weights
 from errors import BadInput, DoesNotFit
+from images.records import ImageRecord
 from patches.engines import Engine
 from presets import models, models_header
 from presets.models import ModelFiles
 from presets.planner import host as planner_host
 from presets.planner import show
 from presets.planner.assess import Plan, plan
-from presets.planner.terms import device
+from presets.planner.terms import Term, device
 from presets.schema import Preset
 
 
@@ -61,11 +62,14 @@ def weights(files: ModelFiles) -> Weights:
     )
 
 
-def gate(preset: Preset, engine: Engine, files: ModelFiles, *, freed: int = 0) -> Plan:
+def gate(
+    preset: Preset, engine: Engine, files: ModelFiles, *, freed: int = 0, image: ImageRecord | None = None
+) -> Plan:
     """The plan of a preset, against what the host has.
 
     Args:
         freed: bytes that come back when the running deployment is stopped.
+        image: where the engine is here, it is asked for its own projection, and its figures count.
 
     Raises:
         DoesNotFit: it is too big, or its memory is not known; with the table.
@@ -73,9 +77,16 @@ def gate(preset: Preset, engine: Engine, files: ModelFiles, *, freed: int = 0) -
     budget = planner_host.budget(
         reserve_gib=preset.guard_gib, container_mib=preset.memory_limit_mib, freed_bytes=freed
     )
+    projected: tuple[Term, ...] = ()
+    if image is not None:
+        headers = [files.header, *([files.draft_header] if files.draft_header else [])]
+        told = projection.of_files(preset, image, weights(files), headers, build=option_build(engine))
+        projected = told.terms
+        how = "kept from before" if told.kept else "asked just now"
+        say.step("engine", f"its own projection has {len(projected)} terms, {how}")
     found = plan(
         files.header, files.draft_header, preset.options(), engine.traits, device(preset.flavour), budget,
-        preset=preset.name,
+        preset=preset.name, projection=projected,
     )  # fmt: skip
     for warning in found.warnings:
         say.warn(warning)

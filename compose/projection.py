@@ -19,7 +19,7 @@ from patches import engines
 from presets import gguf
 from presets.gguf import Header
 from presets.planner import Question, log, projection
-from presets.planner.terms import Device, Term
+from presets.planner.terms import Device, Term, device
 from presets.schema import Preset
 
 PORT: Final = 18080
@@ -45,7 +45,7 @@ def project(
     arguments: Sequence[str],
     weights: Weights,
     headers: Sequence[Header],
-    device: Device,
+    target: Device,
     *,
     devices: Sequence[tuple[str, int]] = (),
 ) -> Projection:
@@ -55,6 +55,7 @@ def project(
         arguments: the server's, exactly as the preset renders them.
         weights: the files, mounted where the arguments expect them; hollow ones will do.
         headers: of model and draft, for the key of the cache.
+        target: what the image computes on.
         devices: device nodes with their group ids, for a GPU.
 
     Raises:
@@ -65,7 +66,7 @@ def project(
     if kept.exists():
         terms = tuple(Term(**term) for term in json.loads(kept.read_text(encoding="utf-8")))
         return Projection(terms=terms, kept=True)
-    terms = tuple(projection.terms(_ask(image, arguments, weights, devices), device))
+    terms = tuple(projection.terms(_ask(image, arguments, weights, devices), target))
     if not terms:
         raise BadInput(
             f"{image.ref} printed no projection", why="its fitting pass did not run", hint="./inv plan"
@@ -81,7 +82,7 @@ def of_preset(preset: Preset) -> tuple[Question, Projection]:
     Raises:
         BadInput: there is no image, or no file to show it.
     """
-    from compose import host, planning
+    from compose import planning
     from images import records
     from patches import tree
     from presets.planner import ask, headers
@@ -106,16 +107,24 @@ def of_preset(preset: Preset) -> tuple[Question, Projection]:
         model=model.name, draft=draft.name if draft else None, bytes=0,
         mounts=tuple((file.resolve(), file.name) for file in files),
     )  # fmt: skip
-    arguments = preset.arguments(
-        planning.option_build(engine), model=inside(model.name), draft=inside(draft.name) if draft else None
-    )
     asked, _origin = ask.of_preset(preset)
+    headers_asked = [asked.header, *([asked.draft] if asked.draft else [])]
+    return asked, of_files(preset, image, weights, headers_asked, build=planning.option_build(engine))
+
+
+def of_files(
+    preset: Preset, image: ImageRecord, weights: Weights, headers: Sequence[Header], *, build: int
+) -> Projection:
+    """Ask an image about files with a preset's exact arguments."""
+    from compose import host
+
+    draft = inside(weights.draft) if weights.draft else None
+    arguments = preset.arguments(build, model=inside(weights.model), draft=draft)
     nodes = devices_for(preset.flavour, host.facts())
-    found = project(
-        image, arguments, weights, [asked.header, *([asked.draft] if asked.draft else [])], asked.device,
+    return project(
+        image, arguments, weights, headers, device(preset.flavour),
         devices=[(node.path, node.gid) for node in nodes],
     )  # fmt: skip
-    return asked, found
 
 
 def _key(image: ImageRecord, arguments: Sequence[str], headers: Sequence[Header]) -> str:

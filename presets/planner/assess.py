@@ -18,6 +18,8 @@ Verdict = Literal["fits", "tight", "too-big", "unknown"]
 TIGHT_BYTES: Final = 3 * GIB
 TIGHT_LAZY_BYTES: Final = 8 * GIB
 """Least headroom that is comfortable; a table read lazily wants page cache (the seed's thresholds)."""
+LAST_DIGIT_BYTES: Final = int(0.0051 * MIB)
+"""The engine prints hundredths of a MiB."""
 PROCESS_BYTES: Final = 36 * MIB
 PROCESS_BYTES_PER_TOKEN: Final = 230
 """What llama-server itself keeps: its libraries, and the vocabulary. Resident memory less all buffers after
@@ -129,7 +131,10 @@ def plan(
         preset=preset, outlined=outlined,
     )  # fmt: skip
     found = assess(question, projection=projection)
-    return replace(found, warnings=advice.warnings(question, found), advice=advice.advise(question, found))
+    told = disagreements(assess(question).terms, projection) if projection else []
+    return replace(
+        found, warnings=(*told, *advice.warnings(question, found)), advice=advice.advise(question, found)
+    )
 
 
 def assess(question: Question, *, projection: Sequence[Term] = ()) -> Plan:
@@ -307,6 +312,29 @@ def _prompt_cache(q: Question, arch: Architecture, sizes: Shape) -> list[Term]:
 
 
 def _projected(terms: list[Term], projection: Sequence[Term]) -> list[Term]:
-    """Put the engine's own figures in the place of computed ones."""
-    told = {term.name for term in projection}
-    return [*(term for term in terms if term.name not in told), *projection]
+    """Put the engine's own figures in the place of computed ones; an exact term that agrees stays exact."""
+    told = {name: sum(term.bytes for term in projection if term.name == name) for name in _names(projection)}
+    agreed = {
+        term.name for term in terms if term.certainty == "exact" and _agrees(term.bytes, told.get(term.name))
+    }
+    kept = [term for term in terms if term.name not in told or term.name in agreed]
+    return [*kept, *(term for term in projection if term.name not in agreed)]
+
+
+def disagreements(terms: Sequence[Term], projection: Sequence[Term]) -> list[str]:
+    """Exact terms that the engine sizes otherwise: its figure is taken, and somebody should look why."""
+    told = {name: sum(term.bytes for term in projection if term.name == name) for name in _names(projection)}
+    return [
+        f"{term.name}: planned {term.bytes / MIB:.2f} MiB, the engine says {told[term.name] / MIB:.2f}; "
+        "its figure is taken, the engine's traits need a look"
+        for term in terms
+        if term.certainty == "exact" and term.name in told and not _agrees(term.bytes, told[term.name])
+    ]
+
+
+def _names(terms: Sequence[Term]) -> set[str]:
+    return {term.name for term in terms}
+
+
+def _agrees(planned: int, told: int | None) -> bool:
+    return told is not None and abs(planned - told) <= LAST_DIGIT_BYTES
