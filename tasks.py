@@ -487,7 +487,17 @@ def presets_schema(_: Context, write: bool = False, settings: bool = False) -> N
     print(listing.settings_page().rstrip() if settings else schema.text_schema().rstrip())
 
 
+@job()
+def presets_predict(_: Context) -> None:
+    """Write the planner's prediction into every preset whose stated memory differs from it."""
+    from presets import predict
+
+    for name, size in predict.refresh().items():
+        print(f"{name}: {size} MiB")
+
+
 preset_tasks = Collection("presets")
+preset_tasks.add_task(presets_predict, name="predict")
 preset_tasks.add_task(presets, name="list", default=True)
 preset_tasks.add_task(presets_show, name="show")
 preset_tasks.add_task(presets_schema, name="schema")

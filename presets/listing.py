@@ -83,6 +83,16 @@ def shown(preset: Preset) -> str:
     return "\n".join(lines)
 
 
+def settings_page() -> str:
+    """The page of the documentation about settings; `docs/settings.md` is this text."""
+    made = "Made by `./inv presets.schema --settings`; declared in `presets/settings.py`."
+    title = f"# Settings of a preset\n\n{made}\n"
+    about = [name for name in Preset.model_fields if name not in Settings.model_fields and name != "name"]
+    rows = [f"| `{name}` | {Preset.model_fields[name].description} |" for name in about]
+    head = ["## What it is for and what it runs", "", "| key | what it is |", "|---|---|", *rows, ""]
+    return "\n".join([title, *head, "## Settings", "", settings_table(), ""])
+
+
 def settings_table() -> str:
     """Every setting with its option, default and help, as a Markdown table."""
     lines = ["| setting | becomes | default | what it is |", "|---|---|---|---|"]

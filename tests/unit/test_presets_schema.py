@@ -12,8 +12,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compose.planning import option_build
 from errors import BadInput
-from presets import schema, strict_yaml
+from patches import engines
+from presets import listing, predict, schema, strict_yaml
 from presets.planner import ask
 from presets.schema import Preset
 from presets.settings import Environment, Option, Settings
@@ -69,9 +71,9 @@ def test_gpu_presets_say_how_weights_are_read(name: str) -> None:
 @pytest.mark.parametrize("name", schema.names())
 def test_the_memory_that_a_preset_states_is_what_the_planner_says(name: str) -> None:
     preset = schema.load(name)
-    plan = ask.judge(ask.of_preset(preset, ask.Request(free_gib=106.5))[0])
-    assert preset.predicted_mib == -(-plan.total_bytes // 2**20)
-    assert plan.verdict in ("fits", "tight"), "on an empty 128 GB box, which has 106.5 GiB to give"
+    plan = ask.judge(ask.of_preset(preset, ask.Request(free_gib=predict.BOX_GIB))[0])
+    assert preset.predicted_mib == predict.mib(preset), "./inv presets.predict"
+    assert plan.verdict in ("fits", "tight"), "on an empty 128 GB box"
 
 
 def test_the_presets_of_the_seeds_are_all_there() -> None:
@@ -94,6 +96,11 @@ def test_the_schema_for_editors_is_the_one_beside_the_presets() -> None:
     assert schema.SCHEMA_FILE.read_text(encoding="utf-8") == schema.text_schema(), (
         "./inv presets.schema --write"
     )
+
+
+def test_the_page_about_settings_is_made_from_their_declarations() -> None:
+    page = schema.FOLDER.parent / "docs" / "settings.md"
+    assert page.read_text(encoding="utf-8") == listing.settings_page(), "./inv presets.schema --settings"
 
 
 @pytest.mark.parametrize("path", sorted(schema.FOLDER.glob("*.yaml")), ids=lambda path: path.stem)
@@ -368,6 +375,15 @@ def test_old_builds_get_the_old_spelling() -> None:
     assert option(new, "--lazy-mode") == "on"
     assert (option(new, "--reasoning"), option(new, "--reasoning-effort")) == ("on", "medium")
     assert "--chat-template-kwargs" not in new
+
+
+@pytest.mark.parametrize("name", schema.names())
+@pytest.mark.parametrize("engine", engines.names())
+def test_every_preset_has_words_for_every_engine(name: str, engine: str) -> None:
+    build = option_build(engines.load(engine))
+    arguments = command(schema.load(name, {"engine": engine}), build)
+    assert ("--lazy-mode" in arguments) == (build >= 10700)
+    assert ("--reasoning" in arguments) == (build >= 11000 and name not in ("demo",))
 
 
 def test_a_setting_without_an_option_in_an_old_build_is_refused(tmp_path: Path) -> None:
