@@ -11,7 +11,7 @@ from presets.planner import ask
 from presets.schema import Preset
 
 BOX_GIB: Final = 106.5
-"""What an empty 128 GB box has to give (MemAvailable at a start, GiB); the prediction does not depend on it."""
+"""What an empty 128 GB box has to give (GiB of MemAvailable); the prediction does not depend on it."""
 
 
 def mib(preset: Preset) -> int:
