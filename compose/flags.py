@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 from errors import BadInput, nearest
@@ -87,6 +88,7 @@ def canonical(word: str) -> str:
     return word.replace("_", "-") if word.startswith("--") else word
 
 
+@cache
 def parse_help(text: str) -> Accepted:
     """Read the output of `llama-server --help`.
 

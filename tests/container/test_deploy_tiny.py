@@ -242,23 +242,36 @@ def test_what_cannot_run_is_refused_and_the_old_one_is_left_alone(home: Home) ->
 # --- SIGKILL ---
 
 
-@pytest.mark.parametrize("step", ["doctor", "models", "plan", "render", "up", "healthy"])
-def test_killing_deploy_leaves_one_running(home: Home, step: str) -> None:
+def test_killing_deploy_before_the_switch_touches_nothing(home: Home) -> None:
     old = deploy.deploy(home.load()).deployment
+    (running,) = home.containers()
+    began = deploying.started(running)
+    for step in ("doctor", "models", "plan", "render"):
+        assert home.deploy_killed_at(home.preset("next", slots=2), step), step
+        home.wait_for_switch()
+        if record.journal().current == old.name:
+            assert deploying.started(running) == began, step
+        else:
+            # Its last line was read so late that the switch had begun; then it has to be finished.
+            assert step == "render"
+    (running,) = home.containers()
+    assert status.of(record.load(running.labels["io.haloforge.deployment"])).ready
+
+
+@pytest.mark.parametrize("step", ["up", "healthy"])
+def test_killing_deploy_during_the_switch_does_not_stop_it(home: Home, step: str) -> None:
+    deploy.deploy(home.load())
     new = home.preset("next", slots=2)
     assert home.deploy_killed_at(new, step)
     home.wait_for_switch()
     (running,) = home.containers()
+    assert running.labels["io.haloforge.preset"] == "next"
     now = record.journal()
-    assert now.current == running.labels["io.haloforge.deployment"]
-    assert now.switch is None
-    if step in ("doctor", "models", "plan", "render"):
-        assert now.current == old.name
-    assert status.of(record.load(now.current)).ready
+    assert (now.current, now.switch) == (running.labels["io.haloforge.deployment"], None)
+    assert status.of(record.load(running.labels["io.haloforge.deployment"])).ready
     after = home.inv("deploy", "--preset", str(new))
     assert after.returncode == 0, after.stderr
-    (running,) = home.containers()
-    assert running.labels["io.haloforge.preset"] == "next"
+    assert "nothing to do" in after.stderr
 
 
 def test_a_switch_that_was_killed_itself_is_finished_by_the_next_deploy(home: Home) -> None:
