@@ -169,6 +169,7 @@ def _tiles(found: Content, points: Sequence[Point]) -> list[tuple[str, str]]:
         tiles.append((f"{below} of {len(rows) - len(exact)}", "bounds that were too low"))
     if points:
         tiles.append((str(sum(point.status == "ok" for point in points)), "points measured"))
-        tiles.append((str(len({point.identity.subject for point in points if point.sweep != "ceiling"})), "presets or models"))
+        subjects = {point.identity.subject for point in points if point.sweep != "ceiling"}
+        tiles.append((str(len(subjects)), "presets or models"))
     tiles.append((str(sum(table.source is not None for table in found.tables)), "published tables"))
     return tiles

@@ -183,10 +183,13 @@ class Program:
         words = [*self.command, *preset.arguments(self.build, model=str(files.model), draft=draft)]
         words += ["--host", "127.0.0.1", "--port", str(port)]
         with log.open("wb") as out:
-            process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-                env={**os.environ, **preset.variables(), **self.environment},
-            )  # fmt: skip
+            try:
+                process = subprocess.Popen(
+                    words, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+                    env={**os.environ, **preset.variables(), **self.environment},
+                )  # fmt: skip
+            except OSError as error:
+                raise HostLacks(f"cannot start {words[0]}", why=error.strerror or str(error)) from error
         return Process(url=f"http://127.0.0.1:{port}", running=process, log_file=log)
 
     def tool(self, program: str, arguments: Sequence[str], preset: Preset, files: Files) -> str:

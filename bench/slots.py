@@ -95,7 +95,7 @@ def _round(live: Live, level: int, one: Load, turn: int, length: int) -> list[di
             "prompt_n": answer.prompt_tokens, "predicted_n": answer.tokens, "wall_s": answer.wall_s,
             "round_s": done.wall_s, "round_tokens": done.tokens, "acceptance": answer.acceptance,
             "generator_share": round(done.generator_share, 4),
-            "class": classify(answer.text, words[user], [w for w in words if w != words[user]]),
+            "class": classify(f"{answer.reasoning}\n{answer.text}", words[user], words),
         }
         for user, answer in enumerate(done.answers)
     ]  # fmt: skip
@@ -119,14 +119,14 @@ def summary(samples: Sequence[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-def classify(text: str, own: str, others: Sequence[str]) -> str:
-    """The seed's classes (SEED.md I): whose code word stands in the answer.
+def classify(text: str, own: str, words: Sequence[str]) -> str:
+    """The seed's classes (SEED.md I): whose code word stands in the answer, thinking included.
 
     `cross-talk` another user's word, `empty` nothing, `repeats` a run of one character as the correctness
     suite counts it, `code word missing`, else `ok`.
     """
     lowered = text.lower()
-    if any(word.lower() in lowered for word in others):
+    if any(word.lower() in lowered for word in words if word != own):
         return "cross-talk"
     if not text.strip():
         return "empty"

@@ -29,8 +29,9 @@ from presets import schema
 from presets.schema import Preset
 
 GIB: Final = 2**30
-SETTLE_S: Final = 180.0
-"""Seconds to wait for memory to come back after a server ended (GTT is released late, SEED.md A5)."""
+STALLED_S: Final = 15.0
+"""Seconds without more memory after which no more is waited for (GTT is released late, SEED.md A5)."""
+STEP: Final = 16 * 2**20
 TEMPLATE_TOKENS: Final = 96
 """Tokens kept free for what a chat template puts around a message."""
 SETTLED: Final = 512 * 2**20
@@ -195,11 +196,12 @@ def _group(
                     if step.alone:
                         break
         except HaloforgeError as error:
-            # It did not come up, and with the same settings it will not for the others either.
-            for _, point in left:
+            # It did not come up, and with the same settings it will not for the others either; only what
+            # was done before the start belongs to one step.
+            doomed, left = (left[:1], left[1:]) if first.alone else (left, [])
+            for _, point in doomed:
                 progress.begin(point)
                 yield progress.end(_failed(point, error))
-            left = []
 
 
 def _one(step: Step, point: Point, live: Live, watch: host.Watch, subject: Subject, before: Outcome) -> Point:
@@ -258,14 +260,28 @@ def up(
     server = subject.launcher.start(preset, files)
     try:
         with host.Watch(floor=int(preset.guard_gib * GIB), on_low=server.kill) as watch:
-            healthy = wait_healthy(server)
-            says = served(server)
+            try:
+                healthy = wait_healthy(server)
+                says = served(server)
+            except ServerDied as error:
+                raise _guarded(watch) or error from error
             yield Live(server=server, says=says, preset=preset, healthy_s=healthy, quick=quick), watch
     finally:
         server.stop()
         server.remove()
-        if not host.wait_until(lambda: host.available_bytes() >= before - SETTLED, timeout_s=SETTLE_S):
-            say.warn(f"MemAvailable is still {say.size(before - host.available_bytes())} lower than before")
+        _settle(before)
+
+
+def _settle(before: int) -> None:
+    """Wait until memory is back, as long as some comes back; others may have taken the rest."""
+    best, since = host.available_bytes(), time.monotonic()
+    while best < before - SETTLED and time.monotonic() - since < STALLED_S:
+        time.sleep(0.1)
+        now = host.available_bytes()
+        if now > best + STEP:
+            best, since = now, time.monotonic()
+    if best < before - SETTLED:
+        say.warn(f"MemAvailable is still {say.size(before - best)} lower than before the server started")
 
 
 class _Progress:

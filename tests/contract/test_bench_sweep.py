@@ -157,7 +157,23 @@ def test_the_guard_ends_the_server_and_says_so(files: Files, tmp_path: Path) -> 
     mine = Subject(preset=greedy, files=files, launcher=mine.launcher, identity=mine.identity)
     points = sweep.run("x", [Step(settings={}, measure=ask)], mine, store=Store("x", at=tmp_path))
     assert points[0].status == "failed"
-    assert "guard" in (points[0].reason or "") or "did not start" in (points[0].reason or "")
+    assert "the guard ended the server: MemAvailable fell to" in (points[0].reason or "")
+
+
+def test_what_fails_before_a_start_fails_that_point_alone(files: Files, tmp_path: Path) -> None:
+    def impossible(_: Preset) -> Outcome:
+        raise sweep.PointFailed("the files stayed in the page cache")
+
+    def prepared(_: Preset) -> Outcome:
+        return Outcome(measured={"resident_share": 0.0})
+
+    steps = [
+        Step(settings={"n": 1}, alone=impossible, measure=ask),
+        Step(settings={"n": 2}, alone=prepared, measure=ask),
+    ]
+    points = sweep.run("x", steps, subject(files), store=Store("x", at=tmp_path))
+    assert [point.status for point in points] == ["failed", "ok"]
+    assert points[1].measured["resident_share"] == 0
 
 
 @pytest.fixture
