@@ -160,8 +160,24 @@ def _foreign(item: Loaded, missing: Sequence[str]) -> Verdict:
     )
 
 
-def _verdict(item: Loaded, state: State, **evidence: object) -> Verdict:
-    return Verdict(id=item.entry.id, name=item.entry.name, state=state, **evidence)  # type: ignore[arg-type]
+def _verdict(
+    item: Loaded,
+    state: State,
+    *,
+    misfits: tuple[Misfit, ...] = (),
+    held: tuple[tuple[str, int], ...] = (),
+    offsets: tuple[int, ...] = (),
+    retire: str = "",
+) -> Verdict:
+    return Verdict(
+        id=item.entry.id,
+        name=item.entry.name,
+        state=state,
+        misfits=misfits,
+        held=held,
+        offsets=offsets,
+        retire=retire,
+    )
 
 
 def explain(verdict: Verdict) -> str:
