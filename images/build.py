@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +26,7 @@ from images.flavours import Flavour
 from images.progress import Progress
 from images.recipe import Recipe, build_arguments, check_options, files, jobs_for, labels, recipe
 from images.records import ImageRecord
+from patches.fetch import host_faults
 from patches.tree import PatchedTree
 
 _NOT_COMPILED: Final = frozenset({".git", ".github", "benches", "docs", "gguf-py", "media", "models", "pocs"})
@@ -61,7 +62,7 @@ def build(
     made = recipe(flavour, _base(flavour, base), tree.engine, tree.identity)
     found = None if fresh else _existing(made)
     if found is None:
-        with _alone():
+        with host_faults(paths.home()), _alone():
             found = (None if fresh else _existing(made)) or _build(
                 made, tree, jobs=jobs, ccache=ccache, fresh=fresh
             )
@@ -131,10 +132,11 @@ def probe(flavour: Flavour, tree: PatchedTree, *, base: str | Base = "") -> Path
     """
     made = recipe(flavour, _base(flavour, base), tree.engine, tree.identity)
     check_options(made, tree.path)
-    image = bases.ensure(made.base)
+    with host_faults(paths.home()):
+        image = bases.ensure(made.base)
     log = _log_file(f"probe-{flavour.name}")
     arguments = build_arguments(made, image, epoch=epoch(tree), ccache="default")
-    with _alone(), context(tree.path) as folder, _jobs_file(1) as secret:
+    with host_faults(paths.home()), _alone(), context(tree.path) as folder, _jobs_file(1) as secret:
         words = ["--output", "type=cacheonly", "--no-cache-filter", "probe"]
         run_buildkit(
             buildx(folder, target="probe", arguments=arguments, secret=secret, words=words), log=log, jobs=1
@@ -184,20 +186,25 @@ def context(tree: Path) -> Iterator[Path]:
         (folder / "programs").mkdir()
         for name, path in files():
             shutil.copy(path, folder / name if name == "Dockerfile" else folder / "programs" / name)
-        shutil.copytree(tree, folder / "src", symlinks=True, copy_function=_link, ignore=_ignore(tree))
+        _link_tree(tree, folder / "src")
         yield folder
     finally:
         shutil.rmtree(folder)
 
 
-def _ignore(tree: Path) -> Callable[[str, list[str]], list[str]]:
-    def names(folder: str, found: list[str]) -> list[str]:
-        return [name for name in found if name in _NOT_COMPILED] if Path(folder) == tree else []
+def _link_tree(tree: Path, target: Path) -> None:
+    """Link a tree's files below `target`; symbolic links stay what they are. The first fault ends it."""
+    for folder, folders, names in os.walk(tree):
+        here = target / Path(folder).relative_to(tree)
+        here.mkdir()
+        if Path(folder) == tree:
+            folders[:] = [name for name in folders if name not in _NOT_COMPILED]
+        links = [name for name in folders if Path(folder, name).is_symlink()]
+        for name in [*names, *links]:
+            _link(Path(folder, name), here / name)
 
-    return names
 
-
-def _link(source: str, target: str) -> None:
+def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError:
