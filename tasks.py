@@ -507,7 +507,8 @@ ns.add_collection(preset_tasks)
 # --- planner ---
 PLAN_HELP = {
     "preset": "a preset by name or file (default quality)",
-    "gguf": "plan a model file instead: first shard, hollow or cut files will do",
+    "gguf": "plan a model file instead: its first shard (hollow or cut will do), MODEL/QUANT of the catalog, "
+    "OWNER/REPO@REVISION:PATH or the address of a file on the Hub",
     "draft": "its MTP head or draft model in a file of its own",
     "set": "key=value, a setting to change; may be given several times",
     "free": "plan for a machine with that many GiB of memory available, not for this one",

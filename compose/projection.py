@@ -96,7 +96,7 @@ def of_preset(preset: Preset) -> tuple[Question, Projection]:
         )
     model, draft = headers.located(preset)
     if model is None or (preset.head and draft is None):
-        missing = preset.head if model else preset.quant
+        missing = f"heads/{preset.head}" if model else preset.quant
         raise BadInput(
             f"the engine needs the header of {preset.model}/{missing}",
             why="neither the file nor a hollow one is here",

@@ -110,7 +110,8 @@ def pairs(settings: Iterable[str]) -> dict[str, str]:
 
 
 def _of_file(request: Request, settings: dict[str, str]) -> tuple[Question, str]:
-    found = headers.of_files(Path(request.gguf), Path(request.draft) if request.draft else None)
+    model = headers.path_of(request.gguf)
+    found = headers.of_files(model, headers.path_of(request.draft) if request.draft else None)
     options = Options()
     if "spec_type" not in settings and "spec_types" not in settings and found.draft is not None:
         kind = (
@@ -123,7 +124,7 @@ def _of_file(request: Request, settings: dict[str, str]) -> tuple[Question, str]
         header=found.header, draft=found.draft, options=override(options, settings),
         traits=traits.load(request.engine or "llama.cpp"), device=device(request.flavour or "rocm"),
         budget=host.budget(free_gib=request.free_gib, reserve_gib=request.reserve_gib),
-        preset=Path(request.gguf).name,
+        preset=model.name,
     )  # fmt: skip
     return asked, found.origin
 

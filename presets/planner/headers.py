@@ -6,6 +6,7 @@ file's size alone, so that its weights are "about" and everything else is as exa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +22,11 @@ from presets.gguf import ArrayStub, Header, Tensor, Value, row_bytes
 if TYPE_CHECKING:
     from presets.catalog import Files
 
+REMOTE: Final = re.compile(
+    r"https?://[^/]+/(?P<repo>[\w.-]+/[\w.-]+)/(?:resolve|blob)/(?P<revision>[\w.-]+)/(?P<path>.+\.gguf)(?:\?.*)?$"
+    r"|[\w.-]+/[\w.-]+@[0-9a-f]{40}:.+\.gguf$"
+)
+CATALOG: Final = re.compile(r"(?P<model>[\w.-]+)/(?P<entry>(?:heads/)?[\w.-]+)$")
 OUTLINES: Final = Path(__file__).with_name("outlines.yaml")
 
 
@@ -43,6 +49,35 @@ class Found:
     draft: Header | None
     outlined: bool
     origin: str
+
+
+def path_of(reference: str) -> Path:
+    """A file named by its path, or one of the Hub, of which only the header is fetched and laid hollow.
+
+    Args:
+        reference: a path; `MODEL/QUANT` or `MODEL/heads/HEAD` of the catalog; `OWNER/REPO@REVISION:PATH`;
+            or the address that the Hub shows for a file, with a full revision in it.
+
+    Raises:
+        BadInput: an address with a branch in the place of a revision, or no such file.
+        NetworkFailed: the Hub does not answer.
+    """
+    if Path(reference).exists() or not (match := REMOTE.match(reference) or CATALOG.match(reference)):
+        return Path(reference)
+    from presets import catalog, models_header
+
+    if match.re is CATALOG and match["model"] not in catalog.names():
+        return Path(reference)
+    if match.re is REMOTE and match["repo"]:
+        revision = match["revision"]
+        if not re.fullmatch(r"[0-9a-f]{40}", revision):
+            raise BadInput(
+                f"{reference} names the branch {revision}",
+                why="a branch moves; a plan is for one file",
+                hint="put the commit in its place, 40 hexadecimal digits (the Hub's page lists them)",
+            )
+        reference = f"{match['repo']}@{revision}:{match['path']}"
+    return models_header.fetch(reference)
 
 
 def of_files(model: Path, draft: Path | None) -> Found:
@@ -102,7 +137,8 @@ def located(preset: Wants) -> tuple[Path | None, Path | None]:
     first = _on_disk(model.quant(preset.quant), [root / preset.quant, _hollow(preset.model, preset.quant)])
     if preset.head is None:
         return first, None
-    own = [root / "heads" / preset.head, _hollow(preset.model, preset.head)]
+    name = f"heads/{preset.head}"
+    own = [root / name, _hollow(preset.model, name)]
     return first, _on_disk(model.head(preset.head), own)
 
 

@@ -88,3 +88,22 @@ def test_a_sweep_is_drawn(tmp_path: Path, name: str, magic: bytes) -> None:
     assert drawn.read_bytes().startswith(magic)
     with pytest.raises(BadInput, match=r"\.svg or \.png"):
         sweep.plot(points, "np", tmp_path / "a.pdf", "slots")
+
+
+def test_a_remote_header_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address of a file on the Hub: a few megabytes move, and the plan is that of the file."""
+    from presets.planner import ask
+    from tests.contract.hub_server import HubServer
+
+    revision = "ab" * 20
+    real = hollow.write(shapes.MODELS["qwen3-8b"](), tmp_path / "model.gguf")
+    with HubServer() as hub:
+        hub.add("org/repo", revision, "big/model.gguf", real)
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        monkeypatch.setenv("HALOFORGE_HOME", str(tmp_path / "home"))
+        address = f"{hub.url}/org/repo/resolve/{revision}/big/model.gguf?download=true"
+        far, origin = ask.answer(ask.Request(gguf=address, settings=("ctx=8192",), free_gib=64))
+    near, _ = ask.answer(ask.Request(gguf=str(real), settings=("ctx=8192",), free_gib=64))
+    assert far.terms == near.terms
+    assert origin.endswith("model.gguf")
+    assert sum(path.stat().st_blocks * 512 for path in (tmp_path / "home").rglob("*.gguf")) < 8 << 20

@@ -247,10 +247,10 @@ def test_every_preset_of_ours_fits_the_machine_it_is_for() -> None:
 def test_hollow_files_are_preferred_to_the_outline(tmp_path: Path) -> None:
     preset = schema.load("quality")
     model = hollow.write(shapes.MODELS["qwen4exp"](), tmp_path / "m.gguf")
-    for entry, names in ((preset.quant, 4), (preset.head, 1)):
-        folder = tmp_path / "home" / "headers" / preset.model / str(entry)
+    for entry, names in ((str(preset.quant), 4), (f"heads/{preset.head}", 1)):
+        folder = tmp_path / "home" / "headers" / preset.model / entry
         folder.mkdir(parents=True)
-        files = headers_of(preset, str(entry))
+        files = headers_of(preset, entry)
         assert len(files) == names
         source = shapes.MODELS["qwen4exp" if names == 4 else "qwen4exp-head"]()
         if names == 1:
@@ -270,7 +270,7 @@ def headers_of(preset: schema.Preset, entry: str) -> list[str]:
     from presets import catalog
 
     model = catalog.model(preset.model)
-    files = {**model.quants, **model.heads}[entry]
+    files = {**model.quants, **{f"heads/{name}": head for name, head in model.heads.items()}}[entry]
     return [shard.name for shard in files.shards]
 
 
@@ -301,6 +301,9 @@ def test_a_file_with_settings(tmp_path: Path) -> None:
         (ask.Request(preset="demo", settings=("ctx=1", "ctx=2")), "given twice"),
         (ask.Request(preset="quallity"), "no preset"),
         (ask.Request(gguf="/no/such.gguf"), "cannot read"),
+        (ask.Request(gguf="some/model.gguf"), "cannot read"),
+        (ask.Request(gguf="https://hub.example/a/b/resolve/main/c.gguf"), "names the branch main"),
+        (ask.Request(gguf="qwen3.8-flash-next/UD-Q5"), "has no 'UD-Q5'"),
         (ask.Request(preset="demo", engine="llama"), "no engine named"),
         (ask.Request(preset="demo", flavour="cuda"), "no flavour"),
     ],
