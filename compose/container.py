@@ -17,7 +17,7 @@ from docker.models.containers import Container
 
 import command
 from command import CommandFailed
-from errors import HostLacks
+from errors import CheckFailed, HostLacks
 from images import daemon
 
 STOP_SECONDS: Final = 180
@@ -79,6 +79,9 @@ def _speaking() -> Iterator[None]:
     except requests.RequestException as error:
         client.cache_clear()
         raise HostLacks("the Docker daemon stopped answering", why=str(error), hint="./inv doctor") from error
+    except APIError as error:
+        why = str(error.explanation or error)
+        raise CheckFailed("the Docker daemon refused", why=why, hint="./inv status") from error
 
 
 def find(name: str) -> Container | None:

@@ -36,7 +36,7 @@ class Promise(_Data):
 
     name: str
     bytes: int
-    where: Literal["device", "host"]
+    where: Literal["device", "host"] = "host"
     certainty: Literal["exact", "bounded", "measured"]
 
 
@@ -115,7 +115,9 @@ def journal() -> Journal:
         return Journal()
     except (OSError, ValidationError) as error:
         raise BadInput(
-            f"cannot read {path}", why=str(error), hint="./inv stop, then remove it; deploy writes a new one"
+            f"cannot read {path}",
+            why=_short(error),
+            hint="./inv stop, then remove it; deploy writes a new one",
         ) from error
 
 
@@ -142,7 +144,11 @@ def load(name: str) -> Deployment:
     try:
         return Deployment.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, ValidationError) as error:
-        raise BadInput(f"deployment {name} cannot be read", why=str(error), hint="./inv deploy") from error
+        raise BadInput(
+            f"deployment {name} cannot be read",
+            why=_short(error),
+            hint=f"docker ps; {path.parent} may be removed",
+        ) from error
 
 
 def compose_file(name: str) -> Path:
@@ -162,6 +168,14 @@ def api_key(deployment: Deployment) -> str | None:
         return None
     keys = [line for line in path.read_text(encoding="utf-8").splitlines() if line and line[0] != "#"]
     return keys[0]
+
+
+def _short(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first, *more = error.errors()
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where}: {first['msg']}" + (f" (and {len(more)} more)" if more else "")
 
 
 @contextmanager

@@ -116,7 +116,7 @@ def switch(change: Switch, *, check: Callable[[Deployment], None] | None = None)
             _retire(old)
         seconds = bring_up(deployment)
         (check or verify)(deployment)
-    except (HaloforgeError, requests.RequestException) as error:
+    except Exception as error:  # whatever it is, the old one must run again
         raise _back(old, deployment, error, before) from error
     record.write_journal(record.advanced(before, change))
     if old is not None and old != new:
@@ -266,7 +266,7 @@ def _back(old: str | None, new: Deployment, error: Exception, before: Journal) -
     known = (
         error
         if isinstance(error, HaloforgeError)
-        else CheckFailed("the new server broke off", why=str(error))
+        else CheckFailed("the switch broke off", why=f"{type(error).__name__}: {error}")
     )
     what, why = known.what, known.why
     container.down(record.compose_file(new.name), new.project)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compose.host import Device, memlock_of
+from compose.host import Device, facts, memlock_of
 from compose.render import yaml_text
 from errors import BadInput
 from presets import schema
@@ -119,6 +120,17 @@ def test_memlock_is_unlimited_where_the_daemon_may_raise_it() -> None:
     assert service(limited.files["compose.yaml"])["ulimits"] == {"memlock": 8388608}
     assert any("8388608 bytes" in warning for warning in limited.warnings)
     assert not any("locked" in warning for warning in rendered(schema.load("demo"), host=LAPTOP).warnings)
+
+
+def test_the_engine_runs_as_the_caller_unless_that_is_root(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for uid, gid, wanted in ((1000, 100, (1000, 100)), (0, 0, (10001, 10001))):
+        monkeypatch.setattr(os, "getuid", lambda uid=uid: uid)
+        monkeypatch.setattr(os, "getgid", lambda gid=gid: gid)
+        found = facts(tmp_path)
+        assert (found.uid, found.gid) == wanted
+        assert found.devices == ()
 
 
 LIMITS = "Max open files   20000  20000  files\nMax locked memory         8388608              {}             bytes\n"
