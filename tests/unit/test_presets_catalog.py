@@ -13,7 +13,7 @@ import pytest
 import documents
 from errors import BadInput, CheckFailed
 from patches.traits import Traits
-from presets import catalog, gguf, models_check, schema
+from presets import catalog, gguf, models, models_check, schema
 from tests.makers import hollow, shapes
 
 MINIMAL: dict[str, Any] = {
@@ -138,12 +138,12 @@ def test_unknown_names_suggest_the_near_one() -> None:
         catalog.head("qwen3.8-flash-next", "dzannoti-Q8_0")
 
 
-def test_every_shipped_preset_names_files_that_exist_in_the_catalog() -> None:
-    for name in schema.names():
-        preset = schema.load(name)
-        catalog.quant(preset.model, preset.quant)
-        if preset.head:
-            catalog.head(preset.model, preset.head)
+@pytest.mark.parametrize("name", schema.names())
+def test_every_shipped_preset_names_files_that_exist_and_fit_its_engine(name: str) -> None:
+    preset = schema.load(name)
+    _, quant, head = models.chosen(preset)
+    assert quant.shards
+    assert (head is None) == (preset.head is None)
 
 
 # --- heads and engines ---
