@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from presets.planner import log
@@ -15,12 +15,16 @@ TOLERANCE = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One group of buffers in MiB; `logged` None means that the log does not say."""
+    """One group of buffers in MiB; `logged` None means that the log does not say.
+
+    `buffers` is how many rounded numbers of the log add up to `logged`.
+    """
 
     name: str
     planned: float
     logged: float | None
     certainty: Certainty
+    buffers: int = 1
 
     @property
     def holds(self) -> bool | None:
@@ -29,9 +33,9 @@ class Line:
             return None
         over = self.logged - self.planned
         if self.certainty == "exact":
-            return abs(over) <= max(LAST_DIGIT_MIB, self.planned * 1e-5)
+            return abs(over) <= max(LAST_DIGIT_MIB * self.buffers, self.planned * 1e-5)
         if self.certainty == "bounded":
-            return over <= LAST_DIGIT_MIB
+            return over <= LAST_DIGIT_MIB * self.buffers
         return abs(over) <= max(1.0, self.planned * TOLERANCE)
 
     def to_json(self) -> dict[str, Any]:
@@ -55,8 +59,10 @@ def lines(plan: Planned, logged: log.Logged) -> list[Line]:
     sums = log.totals(logged)
     kv = ("kv_cache", "kv_cache_swa", "indexer_cache", "draft_kv_cache")
     state = ("recurrent_state", "draft_recurrent_state")
+    contexts = [context for load in logged.loads for context in load.contexts]
+    caches = sum(len(lines) for context in contexts for lines in context.caches.values())
     found = [
-        _line(plan, "KV caches", kv, sums.kv),
+        replace(_line(plan, "KV caches", kv, sums.kv), buffers=max(caches, 1)),
         _line(plan, "recurrent state", state, sums.state),
     ]
     if plan.bytes_on("device"):

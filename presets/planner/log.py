@@ -25,7 +25,9 @@ _CACHE: Final = re.compile(rf"llama_kv_cache\w*: size\s*=\s*{_NUMBER} MiB\s*\(\s
 _STATE: Final = re.compile(rf"llama_memory_recurrent: size\s*=\s*{_NUMBER} MiB")
 _LOADED: Final = re.compile(r"llama_model_loader: loaded meta data .* from (.+?) \(version")
 _SLOTS: Final = re.compile(r"n_slots = (\d+), n_ctx_slot = (\d+)(?:, kv_unified = '(\w+)')?")
-_CHECKPOINT: Final = re.compile(rf"created context checkpoint \d+ of \d+ .*?size = {_NUMBER} MiB")
+_CHECKPOINT: Final = re.compile(
+    rf"created context checkpoint \d+ of \d+ .*?n_tokens = (\d+), size = {_NUMBER} MiB"
+)
 _REFUSED: Final = re.compile(
     r"failed to allocate (\S+) buffer of size (\d+)|allocating (\d+(?:\.\d+)?) MiB on device"
 )
@@ -82,7 +84,10 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Logged:
-    """What a log says of the last start in it. `refused` is an allocation that failed, in MiB by buffer."""
+    """What a log says of the last start in it.
+
+    `refused` is an allocation that failed, in MiB by buffer; `checkpoints` are (tokens, MiB).
+    """
 
     loads: tuple[Load, ...] = ()
     projections: tuple[Load, ...] = ()
@@ -90,8 +95,13 @@ class Logged:
     slots: int | None = None
     slot_context: int | None = None
     unified: bool | None = None
-    checkpoints_mib: tuple[float, ...] = ()
+    checkpoints: tuple[tuple[int, float], ...] = ()
     refused: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def checkpoints_mib(self) -> tuple[float, ...]:
+        """Sizes of the checkpoints alone."""
+        return tuple(mib for _, mib in self.checkpoints)
 
     @property
     def measured(self) -> bool:
@@ -227,8 +237,8 @@ class _Reader:
             unified = None if match[3] is None else match[3] == "true"
             self.found = replace(self.found, slots=int(match[1]), slot_context=int(match[2]), unified=unified)
         if match := _CHECKPOINT.search(message):
-            sizes = (*self.found.checkpoints_mib, float(match[1]))
-            self.found = replace(self.found, checkpoints_mib=sizes)
+            made = (*self.found.checkpoints, (int(match[1]), float(match[2])))
+            self.found = replace(self.found, checkpoints=made)
         if match := _REFUSED.search(message):
             name = match[1] or "the device"
             size = int(match[2]) / 2**20 if match[2] else float(match[3])
