@@ -86,13 +86,18 @@ def inline(table: Table) -> str:
     return _themed(stream.getvalue(), table)
 
 
-def export(table: Table, kind: str) -> bytes:
-    """The picture as a file of its own, `svg` or `png`, in the light theme."""
+def export(table: Table) -> dict[str, bytes]:
+    """The picture as files of its own in the light theme, by ending: svg and png."""
     with _styled(LIGHT, salt=table.id):
         figure = _draw(table, LIGHT)
-        stream = io.BytesIO()
-        figure.savefig(stream, format=kind, dpi=160, metadata=_METADATA if kind == "svg" else None)
-    return stream.getvalue()
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+        files = {}
+        for kind in ("svg", "png"):
+            stream = io.BytesIO()
+            figure.savefig(stream, format=kind, dpi=160, metadata=_METADATA if kind == "svg" else None)
+            files[kind] = stream.getvalue()
+    return files
 
 
 _METADATA: Final[dict[str, Any]] = {"Date": None, "Creator": None, "Type": None, "Format": None}

@@ -14,6 +14,7 @@ from bench.results import Point, all_points, folder
 from bench.sections import GROUPS, Cell, Content, Source, Table, content, published
 from bench.words import label, number
 from errors import HostLacks
+from presets.planner import calibrate
 
 SWEEPS: Final = ("ubatch", "slots", "cache", "mtp", "load", "compare", "ceiling")
 WIDE: Final = 7
@@ -49,7 +50,7 @@ def write(out: Path | None = None, *, results: Path | None = None, pictures: boo
     """
     out = out or folder() / "report"
     points = all_points(SWEEPS, at=results)
-    found = content(points, published())
+    found = content(points, published(), calibrate.rows())
     plotted = figures.available()
     if not plotted:
         say.warn(f"no plots: matplotlib is not installed; {figures.INSTALL}")
@@ -69,10 +70,10 @@ def _pictures(tables: Sequence[Table], out: Path) -> tuple[Path, ...]:
     made = []
     for table in tables:
         if figures.drawable(table):
-            for kind in ("svg", "png"):
+            for kind, data in figures.export(table).items():
                 path = out / f"{table.id}.{kind}"
                 with paths.replacing(path) as temporary:
-                    temporary.write_bytes(figures.export(table, kind))
+                    temporary.write_bytes(data)
                 made.append(path)
     return tuple(made)
 
@@ -164,8 +165,14 @@ def _tiles(found: Content, points: Sequence[Point]) -> list[tuple[str, str]]:
     exact = [abs(float(row["error_mib"] or 0)) for row in rows if row["certainty"] == "exact"]
     below = sum(float(row["error_percent"] or 0) < -1 for row in rows if row["certainty"] != "exact")
     tiles = []
+    held = next((table for table in found.tables if table.id == "calibration"), None)
+    if held is not None:
+        errors = [abs(float(cell or 0)) for cell in held.column("error_percent")]
+        within = sum(error <= calibrate.GOAL * 100 for error in errors)
+        tiles.append((f"{within} of {len(errors)}", "runs measured by others planned within 2 %"))
     if exact:
-        tiles.append((f"{max(exact):.2f} MiB", f"largest error of {len(exact)} terms planned as exact"))
+        worst = f"{max(exact):.2f} MiB" if max(exact) >= 0.01 else "< 0.01 MiB"
+        tiles.append((worst, f"largest error of {len(exact)} terms planned as exact"))
         tiles.append((f"{below} of {len(rows) - len(exact)}", "bounds that were too low"))
     if points:
         tiles.append((str(sum(point.status == "ok" for point in points)), "points measured"))

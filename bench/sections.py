@@ -14,6 +14,7 @@ from bench.mtp import propose
 from bench.results import Point
 from bench.sweep import named, shown
 from errors import BadInput
+from presets.planner.calibrate import Row
 
 PUBLISHED: Final = Path(__file__).resolve().parent / "published.yaml"
 
@@ -130,10 +131,42 @@ class Content:
         return [table for table in self.tables if table.group == group]
 
 
-def content(points: Sequence[Point], others: Published) -> Content:
-    """Our own tables first, the published ones of the same group after them."""
+def content(points: Sequence[Point], others: Published, calibration: Sequence[Row] = ()) -> Content:
+    """Our own tables first, the published ones of the same group after them.
+
+    Args:
+        calibration: what the planner says of runs that others measured.
+    """
     ours = [table for maker in _MAKERS for table in maker(points) if table.rows]
-    return Content(tables=(*ours, *others.tables), sources=others.sources)
+    held = [_calibration(calibration)] if calibration else []
+    sources = {**others.sources, CALIBRATION: _CALIBRATION_SOURCE}
+    return Content(tables=(*held, *ours, *others.tables), sources=sources)
+
+
+CALIBRATION: Final = "planner"
+_CALIBRATION_SOURCE: Final = Source(
+    name="measured by others on gfx1151, as presets/planner/published.yaml lists them",
+    url="https://github.com/kksoftwareag/strix-halo-qwen-3.8-flash-next",
+    revision="2aecc67d and others",
+    note="planned here, from the catalog's outline of each quant and the traits of the tree that ran",
+)
+
+
+def _calibration(rows: Sequence[Row]) -> Table:
+    """Our planner beside the published measurements, in GiB."""
+    gib = 2**30
+    return Table(
+        id="calibration", group="memory", title="This planner against what others measured",
+        text="Qwen3.8-Flash-Next on gfx1151. Device counts GTT alone, used the drop of MemAvailable; "
+        "docs/planner-error.md explains each miss.",
+        plot=Plot(kind="pairs", x="run", y=("planned_gib", "measured_gib"), unit="GiB"),
+        columns=("run", "counts", "measured_by", "planned_gib", "measured_gib", "error_percent"),
+        rows=tuple(
+            (row.id, row.counts, row.source, row.planned / gib, row.measured / gib, row.error * 100)
+            for row in rows
+        ),
+        source=CALIBRATION,
+    )  # fmt: skip
 
 
 def subjects(points: Sequence[Point]) -> Iterator[tuple[str, str, list[Point]]]:
