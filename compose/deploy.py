@@ -9,7 +9,7 @@ from typing import Any
 
 import paths
 import say
-from compose import container, doctor, host, planning, ports, record, render, switch
+from compose import container, doctor, flags, host, planning, ports, record, render, switch
 from compose.record import Deployment, Journal, Promise, Switch
 from compose.render import Rendered
 from errors import BadInput, CheckFailed, HostLacks
@@ -79,6 +79,7 @@ def inputs_for(preset: Preset, *, jobs: int | None = None) -> render.Inputs:
     planning.foresee(preset, engine, freed=freed)
     image = image_for(preset, engine, jobs=jobs)
     refuse_unsafe_slots(preset, image)
+    refuse_unknown_options(preset, image, engine)
     files = planning.model_files(preset)
     plan = planning.gate(preset, engine, files, freed=freed, image=image)
     return render.Inputs(
@@ -124,6 +125,13 @@ def refuse_unsafe_slots(preset: Preset, image: ImageRecord) -> None:
             why="its patch series lacks L3 (rs-snapshots-follow-cell): snapshots do not follow their cell",
             hint="use --set slots=2, or an engine whose series has L3 (./inv patch.status)",
         )
+
+
+def refuse_unknown_options(preset: Preset, image: ImageRecord, engine: Engine) -> None:
+    """Options that this image's engine does not take, found before the engine is asked for anything."""
+    draft = "DRAFT" if preset.drafts else None
+    words = preset.arguments(planning.option_build(engine), model="MODEL", draft=draft)
+    flags.require(words, flags.parse_help(image.help_text), image=image.ref, preset=preset.name)
 
 
 def entry_point(image: ImageRecord) -> list[str]:
