@@ -471,7 +471,7 @@ class Settings(BaseModel):
         True, description="The /slots endpoint."
     )
     webui: Annotated[Switch, option("--webui", "--no-webui")] = Field(
-        False, description="The built-in web page."
+        False, description="The built-in web page; our images are built without it."
     )
     warmup: Annotated[Switch, option("--warmup", "--no-warmup")] = Field(
         True, description="An empty run before the server says it is healthy."

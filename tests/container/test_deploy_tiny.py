@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 import requests
 
-from compose import container, deploy, planning, record, status, switch
+from compose import container, deploy, flags, planning, record, status, switch
 from errors import BadInput, CheckFailed, DoesNotFit, HostLacks
 from images.records import ImageRecord
 from tests.container import deploying
 from tests.container.deploying import Home
 from tests.makers import tiny
+from tests.makers.rendering import HELP
 
 pytestmark = pytest.mark.usefixtures("cpu_image")
 
@@ -66,6 +67,10 @@ def test_a_pair_with_a_draft_head_is_healthy_and_green(home: Home, settings: Map
     assert {
         bound["HostIp"] for pairs in attrs["NetworkSettings"]["Ports"].values() for bound in pairs or ()
     } == {"127.0.0.1"}
+
+
+def test_the_recorded_help_is_that_of_the_image(cpu_image: ImageRecord) -> None:
+    assert flags.parse_help(cpu_image.help_text) == flags.parse_help(HELP)
 
 
 def test_the_second_deploy_changes_nothing(home: Home) -> None:
