@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INSTALL: Final = ".venv/bin/python -m pip install 'matplotlib>=3.9'"
+INSTALL: Final = "./inv bench.report brings it; without ./inv: python -m pip install 'matplotlib>=3.9'"
 WIDTH: Final = 4.95
 """Inches at 72 dots: 356 px, what a phone and a column of the page show, so that type keeps its size."""
 ROW: Final = 0.25
