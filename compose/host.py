@@ -33,13 +33,15 @@ class Device:
 class Host:
     """The facts that a rendered file depends on.
 
-    `memlock` is the most that a container may lock in bytes, None for no limit; `uid` and `gid` are
+    `memlock` is the most that a container may lock in bytes, None for no limit; `selinux` whether it is
+    enforced, so that a container may read neither the models nor the device nodes by itself; `uid` and `gid` are
     whom the engine runs as; `home` is where deployments are kept.
     """
 
     home: Path
     devices: tuple[Device, ...] = field(default=())
     memlock: int | None = None
+    selinux: bool = False
     uid: int = IMAGE_UID
     gid: int = IMAGE_UID
 
@@ -56,9 +58,18 @@ def facts(dev: Path = Path("/dev")) -> Host:
         home=paths.home(),
         devices=tuple(devices(dev)),
         memlock=_daemon_memlock(),
+        selinux=selinux_enforced(),
         uid=uid or IMAGE_UID,
         gid=gid if uid else IMAGE_UID,
     )
+
+
+def selinux_enforced(state: Path = Path("/sys/fs/selinux/enforce")) -> bool:
+    """Whether SELinux is on and enforcing."""
+    try:
+        return state.read_text().strip() == "1"
+    except OSError:
+        return False
 
 
 def devices(dev: Path) -> Iterable[Device]:

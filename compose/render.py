@@ -139,6 +139,7 @@ def settle(inputs: Inputs) -> dict[str, Any]:
         "devices": [device.path for device in nodes],
         "groups": sorted({device.gid for device in nodes}),
         "seccomp": preset.seccomp,
+        "selinux": host.selinux,
         "memlock": -1 if host.memlock is None else host.memlock,
         "shm_size": "1g" if preset.flavour != "cpu" else "",
         "memory_limit": preset.memory_limit,

@@ -15,7 +15,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compose.host import Device, facts, memlock_of
+from compose.host import Device, facts, memlock_of, selinux_enforced
 from compose.render import yaml_text
 from errors import BadInput
 from presets import schema
@@ -120,6 +120,18 @@ def test_memlock_is_unlimited_where_the_daemon_may_raise_it() -> None:
     assert service(limited.files["compose.yaml"])["ulimits"] == {"memlock": 8388608}
     assert any("8388608 bytes" in warning for warning in limited.warnings)
     assert not any("locked" in warning for warning in rendered(schema.load("demo"), host=LAPTOP).warnings)
+
+
+def test_selinux_keeps_a_container_from_models_and_devices(tmp_path: Path) -> None:
+    fedora = rendered(schema.load("quality"), host=replace(BOX, selinux=True))
+    assert service(fedora.files["compose.yaml"])["security_opt"] == [
+        "no-new-privileges:true",
+        "label=disable",
+    ]
+    for text, enforced in (("1", True), ("0", False)):
+        (tmp_path / "enforce").write_text(text)
+        assert selinux_enforced(tmp_path / "enforce") is enforced
+    assert not selinux_enforced(tmp_path / "none")
 
 
 def test_the_engine_runs_as_the_caller_unless_that_is_root(
