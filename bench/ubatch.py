@@ -23,7 +23,7 @@ QUICK_UBATCHES: Final = (512, 256, 128, 64)
 CLAMP: Final = {"batch": 64, "ubatch": 512}
 DEPTHS: Final = (4096, 16384, 65536)
 """Tokens of context already filled, beside none; those a preset has no room for are left out."""
-QUICK_DEPTH: Final = 1024
+QUICK_DEPTH: Final = 512
 PROMPT: Final = 2048
 QUICK_PROMPT: Final = 512
 DECODE: Final = 64
