@@ -275,7 +275,10 @@ def header_only(folder: Path) -> list[Measured]:
         def plan() -> None:
             laid = models_header.fetch(reference, door=home)
             found, _ = ask.answer(ask.Request(gguf=str(laid), free_gib=110.0))
-            print(f"  plan of {sum(p.stat().st_size for p in shards) / 1e9:.1f} GB: {found.verdict}")
+            print(
+                f"plan of {sum(p.stat().st_size for p in shards) / 1e9:.1f} GB: {found.verdict}",
+                file=sys.stderr,
+            )
 
         took = cost(plan).wall
         moved = sent()
@@ -294,22 +297,28 @@ def main() -> int:
     parser.add_argument("--hf-python", default="")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
+    found = []
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
-        folder = Path(name)
-        files = random_files(folder, int(given.gib * 2**30))
-        with hub_process(files) as (url, sent):
-            found = median_of(given.turns, lambda: against_curl(url, files, folder))
-            if given.hf_python:
-                found += median_of(given.turns, lambda: against_hf(url, files, folder, given.hf_python))
-            else:
-                print("  the hf client is left out: --hf-python is not given")
-            found += after_a_cut(url, sent, files, folder)
-        found += header_only(folder)
+        for each in comparisons(Path(name), given):
+            found.append(each)
+            if not given.json:
+                print(each.line(), flush=True)
     if given.json:
         print(json.dumps([{**asdict(each), "ratio": each.ratio} for each in found], indent=2))
-    else:
-        print("\n".join(each.line() for each in found))
     return 0 if all(each.ratio <= each.goal for each in found) else 1
+
+
+def comparisons(folder: Path, given: argparse.Namespace) -> Iterator[Measured]:
+    """Every comparison as soon as it is measured."""
+    files = random_files(folder, int(given.gib * 2**30))
+    with hub_process(files) as (url, sent):
+        yield from median_of(given.turns, lambda: against_curl(url, files, folder))
+        if given.hf_python:
+            yield from median_of(given.turns, lambda: against_hf(url, files, folder, given.hf_python))
+        else:
+            print("the hf client is left out: --hf-python is not given", file=sys.stderr)
+        yield from after_a_cut(url, sent, files, folder)
+    yield from header_only(folder)
 
 
 if __name__ == "__main__":
