@@ -34,7 +34,7 @@ class Host:
     """The facts that a rendered file depends on.
 
     `memlock` is the most that a container may lock in bytes, None for no limit; `selinux` whether it is
-    enforced, so that a container may read neither the models nor the device nodes by itself; `uid` and `gid` are
+    enforced, which keeps a container from models and device nodes; `uid` and `gid` are
     whom the engine runs as; `home` is where deployments are kept.
     """
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compose.host import Device, facts, memlock_of, selinux_enforced
@@ -207,12 +207,14 @@ _text = st.text(
 ).filter(lambda text: "\x7f" not in text)
 
 
+@settings(deadline=None)
 @given(_text)
 def test_any_text_survives_as_a_yaml_scalar(text: str) -> None:
     assert yaml.safe_load(yaml_text(text, escape_dollar=False)) == text
     assert yaml.safe_load(yaml_text(text)) == text.replace("$", "$$")
 
 
+@settings(deadline=None)
 @given(_text, st.dictionaries(_text, _text, max_size=3))
 def test_any_command_survives_rendering(alias: str, values: dict[str, str]) -> None:
     made = rendered(preset(alias=alias[:128], chat_template_kwargs=values))

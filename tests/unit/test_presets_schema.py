@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compose.planning import option_build
@@ -409,6 +409,7 @@ _values = st.dictionaries(
 )
 
 
+@settings(deadline=None)
 @given(_values)
 def test_any_json_survives_the_preset(values: dict[str, Any]) -> None:
     preset = schema.parse({**yaml.safe_load(MINIMAL), "chat_template_kwargs": values}, name="any")
