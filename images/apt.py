@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,10 +10,10 @@ from pathlib import Path
 from typing import Final
 
 import command
-import say
+from errors import HostLacks
 
-PUBLIC: Final = "http://mirror.example/debian"
-PUBLIC_SECURITY: Final = "http://mirror.example/debian-security"
+MIRROR: Final = "HALOFORGE_DEBIAN_MIRROR"
+"""Variable with the address of a Debian archive; its security archive is the same with `-security` behind."""
 _SUITES: Final = frozenset(
     {"bookworm", "trixie", "forky", "duke", "sid", "stable", "testing", "unstable", "oldstable"}
 )
@@ -33,13 +34,22 @@ class Archives:
 
 
 def archives(root: Path = Path("/etc/apt")) -> Archives:
-    """The host's archives; the public ones, aloud, where the host has none."""
+    """The archives that HALOFORGE_DEBIAN_MIRROR names, else the host's own.
+
+    Raises:
+        HostLacks: there is no such variable, and the host is no Debian.
+    """
+    if mirror := os.environ.get(MIRROR, "").rstrip("/"):
+        return Archives(main=mirror, security=f"{mirror}-security", options=_options())
     found = list(_entries(root))
     main = next((uri for uri, suite in found if suite in _SUITES), "")
     security = next((uri for uri, suite in found if _is_security(suite)), "")
     if not main:
-        say.step("base", f"this host names no Debian archive; taking {PUBLIC}")
-        main, security = PUBLIC, PUBLIC_SECURITY
+        raise HostLacks(
+            "this host names no Debian archive to make a base image from",
+            why=f"no such entry in {root}/sources.list or {root}/sources.list.d",
+            hint=f"let the host reach the registry, or set {MIRROR} to a Debian mirror",
+        )
     return Archives(main=main, security=security, options=_options())
 
 

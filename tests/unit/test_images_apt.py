@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from errors import HostLacks
 from images import apt
 from images.apt import Archives
 from images.base import Debian, mmdebstrap_arguments, sources
@@ -59,12 +60,23 @@ def test_the_hosts_archives_are_taken(tmp_path: Path, monkeypatch: pytest.Monkey
     assert found.security == "http://mirror.example/debian-security"
 
 
-def test_a_host_without_debian_sources_takes_the_public_archive_aloud(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_host_without_debian_sources_says_what_to_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(apt, "_options", tuple)
-    assert apt.archives(tmp_path).main == apt.PUBLIC
-    assert apt.PUBLIC in capsys.readouterr().err
+    monkeypatch.delenv(apt.MIRROR, raising=False)
+    with pytest.raises(HostLacks, match=apt.MIRROR):
+        apt.archives(tmp_path)
+
+
+def test_the_variable_wins_over_the_hosts_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apt, "_options", tuple)
+    monkeypatch.setenv(apt.MIRROR, "http://mirror.example/debian/")
+    found = apt.archives(tmp_path)
+    assert (found.main, found.security) == (
+        "http://mirror.example/debian",
+        "http://mirror.example/debian-security",
+    )
 
 
 def test_date_checks_that_the_host_switched_off_stay_off_in_the_base() -> None:
