@@ -76,8 +76,6 @@ def _owner(inode: int, proc: Path) -> str | None:
 
 def _overlap(one: str, other: str) -> bool:
     everywhere = {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
-    if other == "localhost":
-        other = "127.0.0.1"
     return one == other or bool({one, other} & everywhere)
 
 

@@ -224,7 +224,7 @@ def _named(values: dict[str, Any], inputs: Inputs) -> Rendered:
 
 def url_of(preset: Preset) -> str:
     """Where this host reaches the server."""
-    host = {"0.0.0.0": "127.0.0.1", "localhost": "127.0.0.1", "::": "[::1]"}.get(  # noqa: S104
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(  # noqa: S104
         preset.bind, f"[{preset.bind}]" if ":" in preset.bind else preset.bind
     )
     return f"http://{host}:{preset.port}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,6 @@ from presets.settings import CORS_OPTION, Environment, Option, Settings, Text, W
 
 FOLDER: Final = Path(__file__).resolve().parent
 SCHEMA_FILE: Final = FOLDER / "preset.schema.json"
-LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 QUANTISED: Final = frozenset({"q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"})
 
 LEFT_TO_ENGINE: Final = {
@@ -197,7 +197,7 @@ class Preset(Settings):
             yield f"draft_n_min {self.draft_n_min} is above draft_n_max {self.draft_n_max}"
         if self.uses_mtp and self.ubatch < self.draft_n_max + 2:
             yield f"ubatch {self.ubatch} is below draft_n_max + 2 = {self.draft_n_max + 2}, the least for MTP"
-        if self.bind not in LOOPBACK and self.api_key_file is None:
+        if not ipaddress.ip_address(self.bind).is_loopback and self.api_key_file is None:
             yield f"bind {self.bind} opens the server to the network without a key; set api_key_file"
         yield from self._variable_conflicts()
 

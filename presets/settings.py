@@ -7,6 +7,7 @@ editors, the command line, the documentation and the planner's options are all d
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -92,6 +93,15 @@ def word(*allowed: str, aliases: Mapping[str, str] | None = None) -> Callable[[A
         return known[spelled]
 
     return read
+
+
+def address(value: Any) -> str:
+    """An IP address; Docker publishes ports on addresses and not on names."""
+    shown = text(value).strip()
+    try:
+        return str(ipaddress.ip_address({"localhost": "127.0.0.1"}.get(shown, shown)))
+    except ValueError as error:
+        raise ValueError(f"{shown!r} is not an IP address of this host") from error
 
 
 def words(value: Any) -> tuple[str, ...]:
@@ -499,7 +509,7 @@ class Settings(BaseModel):
     ] = Field(False, description="Let rocBLAS use hipBLASLt.")
 
     # the container
-    bind: Text = Field(
+    bind: Annotated[str, BeforeValidator(address)] = Field(
         "127.0.0.1", description="Host address the port is published on; others need an API key."
     )
     api_key_file: Text | None = Field(

@@ -326,6 +326,8 @@ def test_paths_are_relative_to_the_preset(tmp_path: Path) -> None:
         ("spec_type: draft-mtp\nhead: Q8_0\ndraft_n_max: 4\nubatch: 4\n", "draft_n_max + 2 = 6"),
         ("spec_type: draft-mtp\nhead: Q8_0\ndraft_n_min: 4\n", "draft_n_min 4 is above"),
         ("bind: 0.0.0.0\n", "without a key"),
+        ("bind: 192.168.1.7\n", "without a key"),
+        ("bind: my-host\n", "not an IP address"),
         ("environment: {GGML_CUDA_ENABLE_UNIFIED_MEMORY: 0}\n", "0 counts as set"),
         ("environment: {HSA_OVERRIDE_GFX_VERSION: 11.0.0}\n", "refused"),
         ("environment: {LLAMA_ARG_CTX_SIZE: 1}\n", "engine option"),
