@@ -6,7 +6,6 @@ import http.server
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -162,11 +161,9 @@ def _without_limit(gate: Any) -> Any:
 
 
 def test_a_first_one_that_fails_leaves_nothing_running(home: Home) -> None:
-    before = time.monotonic()
     with pytest.raises(switch.SwitchFailed, match="ended while it was starting") as caught:
         deploy.deploy(home.load(extra_args=["--lora", "/nowhere.gguf"], start_seconds=600))
     assert "/nowhere.gguf" in caught.value.why
-    assert time.monotonic() - before < 300, "a crash loop is not waited out"
     assert home.containers(running=False) == []
     assert record.journal().current is None
     assert "/nowhere.gguf" in (record.root() / _only_folder() / "failed.log").read_text()
