@@ -8,7 +8,7 @@ llama-memory-hybrid-idx.cpp (indexer), llama-memory-recurrent.cpp (rows), llama-
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from patches.traits import Traits
@@ -68,6 +68,8 @@ def _sizes(
     traits: Traits,
 ) -> Caches:
     swa_cells = window_cells(arch, shape, options)
+    if options.flash_attn == "off":
+        layers = _padded(arch, layers)
     swa_types = types if traits.swa_cache_quantized else ("f16", "f16")
     base = [layer for layer in layers if not (layer.windowed and arch.window)]
     windowed = [layer for layer in layers if layer.windowed and arch.window]
@@ -84,6 +86,12 @@ def _sizes(
         cells=shape.cells,
         swa_cells=swa_cells if windowed else 0,
     )
+
+
+def _padded(arch: Architecture, layers: Sequence[Layer]) -> list[Layer]:
+    """Without flash attention V is stored transposed, each layer as wide as the widest."""
+    widest = max((layer.v for layer in arch.layers), default=0)
+    return [replace(layer, v=widest if layer.v else 0) for layer in layers]
 
 
 def cell_bytes(layers: Sequence[Layer], types: tuple[str, str]) -> int:

@@ -139,7 +139,8 @@ def masks(arch: Architecture, sizes: Shape, options: Options, traits: Traits) ->
     tokens = pad(sizes.ubatch, sizes.slots)
     own = caches.target(arch, sizes, options, traits)
     cells = (sizes.cells if own.kv else 0) + own.swa_cells
-    return cells * tokens * traits.mask_bytes + pools(arch, sizes) * tokens * MASK
+    entry = FLOAT if options.flash_attn == "off" else traits.mask_bytes
+    return cells * tokens * entry + pools(arch, sizes) * tokens * MASK
 
 
 def pools(arch: Architecture, sizes: Shape) -> int:
@@ -173,6 +174,7 @@ def peak(arch: Architecture, sizes: Shape, options: Options, tokens: int) -> Pea
         "linear attention": linear,
         "logits": sizes.outputs * arch.vocabulary + 5 * tokens * arch.width,
         "scan": mamba_floats(arch, sizes, tokens) if arch.state_s and arch.name not in LINEAR else 0,
+        "attention scores": score_floats(arch, sizes, tokens) if options.flash_attn == "off" else 0,
     }
     name = max(found, key=lambda key: found[key])
     fits = arch.name in COMPARED and name not in ("scan", "attention")
@@ -203,6 +205,15 @@ def expert_floats(arch: Architecture) -> int:
 def attention_floats(arch: Architecture) -> int:
     """Queries (with their gate), their rotated copy and the output."""
     return 3 * arch.heads * arch.head_size + 2 * arch.width if not arch.mla else 0
+
+
+def score_floats(arch: Architecture, sizes: Shape, tokens: int) -> int:
+    """Without flash attention: a score for every head, cell and token, beside queries, keys and values."""
+    queries = arch.heads * arch.head_size
+    widest = max((max(layer.k, layer.v) for layer in arch.layers), default=0)
+    row = 5 * arch.width + (3 if arch.name in LINEAR else 2) * queries + 4 * widest
+    turned = sizes.cells * widest // 2 if arch.mla else 0  # V is a part of K there, and is copied out
+    return tokens * (arch.heads * sizes.cells + row) + turned if widest else 0
 
 
 def linear_floats(arch: Architecture, sizes: Shape, tokens: int) -> int:
@@ -236,16 +247,20 @@ def sparse_peak(arch: Architecture, sizes: Shape, options: Options, tokens: int,
     queries = arch.heads * arch.head_size
     turned = queries if options.cache_type_k in ROTATED else 0
     holes = min(2, 2 * blocks // cells)
-    selected = 2 * cells * (2 - holes)
+    entry = FLOAT if options.flash_attn == "off" else MASK
+    scores = FLOAT * arch.heads * cells if options.flash_attn == "off" else 0
+    if scores:
+        holes = 0
+    selected = entry * cells * (2 - holes)
     if sizes.slots > 1 and holes == 2:  # seen up to 32768 cells: one hole was too small by the tail
-        selected = 2 * min(cells, 65536)
+        selected = entry * min(cells, 65536)
     pooled = 39 * 4 * blocks
     experts = arch.expert_used * (3 * arch.expert_feed + arch.width) + 3 * wide + 2 * arch.width
     picked = 8 * arch.index_top_k
     row = FLOAT * (4 * wide + 2 * queries + arch.width // 2 + turned) + picked
     found = {
         "experts": tokens * FLOAT * experts + pooled,
-        "sparse attention": tokens * (4 * blocks + selected + row) + pooled,
+        "sparse attention": tokens * (4 * blocks + selected + row + scores) + pooled,
         "pooling": blocks * 4 * 679 + tokens * FLOAT * 7 * wide // 2,
         "linear attention": FLOAT * linear * 26 // 25 + pooled,
     }
@@ -260,9 +275,9 @@ def copies(arch: Architecture, sizes: Shape, options: Options, traits: Traits, t
     They fit where a mask was once the ubatch is large enough; the queries are copied too.
     """
     quantized = options.cache_type_k in ROTATED or options.cache_type_v in ROTATED
-    if not traits.hip_flash_attention_copies or not quantized or not arch.layers:
+    if not traits.hip_flash_attention_copies or not quantized or options.flash_attn == "off":
         return 0
-    widest = max(layer.k + layer.v for layer in arch.layers)
+    widest = max((layer.k + layer.v for layer in arch.layers), default=0)
     size = 2 * widest * sizes.cells
     fits = arch.index_pool and sizes.slots == 1 and MASK * sizes.cells * tokens > size
     queries = arch.heads * arch.head_size * FLOAT * tokens
@@ -282,22 +297,29 @@ def mtp_buffer(arch: Architecture, sizes: Shape, options: Options, traits: Trait
     if arch.streams > 1 and arch.index_pool:
         total = _sparse_mtp(arch, sizes, tokens)
     else:
-        queries = arch.heads * arch.head_size
-        gated = arch.name in LINEAR
-        rows = 0 if not gated else 2 if options.cache_type_k in ROTATED else 3
-        before = tokens * FLOAT * (rows * arch.width + (4 if gated else 3) * queries)
-        after = (
-            tokens * FLOAT * (7 * arch.width + 5 * queries if gated else 13 * arch.width // 2 + 4 * queries)
-        )
-        logits = FLOAT * (sizes.outputs * arch.vocabulary + 5 * tokens * arch.width)
-        total = max(before + masked, after + masked // 5, logits + masked)
+        total = _dense_mtp(arch, sizes, options, tokens, masked)
+    if options.flash_attn == "off":
+        total += FLOAT * score_floats(arch, sizes, tokens)
+    formula = "one block of attention + masks"
     if device.kind == "cpu":
-        return Buffer(
-            device=0, host=total + small, certainty="bounded", formula="one block of attention + masks"
-        )
+        return Buffer(device=0, host=total + small, certainty="bounded", formula=formula)
     host = 2 * arch.width * FLOAT * tokens + masked + small
     size = total + copies(arch, sizes, options, traits, tokens)
-    return Buffer(device=size, host=host, certainty="bounded", formula="one block of attention + masks")
+    return Buffer(device=size, host=host, certainty="bounded", formula=formula)
+
+
+def _dense_mtp(arch: Architecture, sizes: Shape, options: Options, tokens: int, masked: int) -> int:
+    """Bytes of a head whose block is plain attention: before it with the masks, or after it in their place."""
+    queries = arch.heads * arch.head_size
+    if arch.name in LINEAR:
+        before = (2 if options.cache_type_k in ROTATED else 3) * arch.width + 4 * queries
+        after = 7 * arch.width + 5 * queries
+    else:
+        before, after = 3 * queries, 13 * arch.width // 2 + 4 * queries
+    logits = sizes.outputs * arch.vocabulary + 5 * tokens * arch.width
+    return max(
+        FLOAT * tokens * before + masked, FLOAT * tokens * after + masked // 5, FLOAT * logits + masked
+    )
 
 
 def _sparse_mtp(arch: Architecture, sizes: Shape, tokens: int) -> int:

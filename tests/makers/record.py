@@ -44,6 +44,7 @@ class Point:
     spec: str | None = None
     n_max: int = 3
     swa_full: bool = False
+    flash: str | None = None
 
     def arguments(self, folder: Path) -> list[str]:
         """The server's arguments."""
@@ -55,6 +56,7 @@ class Point:
         if self.spec:
             words += ["--spec-type", self.spec, "--spec-draft-n-max", str(self.n_max)]
             words += ["-ctkd", self.draft_k, "-ctvd", self.draft_k]
+        words += ["-fa", self.flash] if self.flash else []
         return [*words, *(["--swa-full"] if self.swa_full else [])]
 
 
@@ -98,6 +100,13 @@ UNRECORDED: Final = ("qwen4exp-head", "qwen35moe-35b-array")
 """A head is no target; b11434 refuses a qwen35moe with an array of KV heads (it takes the first layer's)."""
 LATENT: Final = ("deepseek2-lite",)
 """The engine refuses different K and V types where V is a part of K."""
+PLAIN: Final[tuple[dict[str, Any], ...]] = (
+    {"ctx": 4096},
+    {"ctx": 16384},
+    {"ctx": 16384, "slots": 4, "unified": False},
+    {"ctx": 16384, "ubatch": 128},
+)
+"""Without flash attention."""
 WINDOWED: Final = ("gpt-oss-120b", "gemma3-270m", "gemma4-12b")
 
 
@@ -112,6 +121,9 @@ def grid() -> Iterator[Point]:
         yield Point(model=model, draft=draft, spec=spec, **setting)
     for model in WINDOWED:
         yield Point(model=model, ctx=16384, slots=2, unified=False, swa_full=True)
+    for model in ("qwen3-8b", "qwen3-30b-a3b", "qwen35-27b", "gpt-oss-120b", "gemma4-12b", "glm45-air",
+                  "deepseek2-lite", "lfm2-1.2b", "qwen4exp"):  # fmt: skip
+        yield from (Point(model=model, flash="off", **setting) for setting in PLAIN)
 
 
 class _Enough(Exception):
@@ -169,8 +181,21 @@ def answer(logged: log.Logged) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def kept(data: Path, pin: str) -> dict[Point, dict[str, Any]]:
+    """What is recorded of this pin already; remove the file to ask for everything anew."""
+    if not data.exists():
+        return {}
+    found = json.loads(data.read_text(encoding="utf-8"))
+    if found["pin"] != pin:
+        return {}
+    return {
+        Point(**{"slots": None, **entry["point"]}): {"contexts": entry["contexts"]}
+        for entry in found["points"]
+    }
+
+
 def main() -> None:
-    """Record the grid, or a sample of it."""
+    """Record the points of the grid that are not recorded yet."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--server", type=Path)
     parser.add_argument("--pin", required=True)
@@ -185,8 +210,9 @@ def main() -> None:
         for name, make in shapes.MODELS.items():
             hollow.write(make(), folder / f"{name}.gguf")
         recorded = []
+        known = kept(given.out, given.pin)
         for number, point in enumerate(points, 1):
-            told = ask([str(given.server.absolute())], point, folder)
+            told = known.get(point) or ask([str(given.server.absolute())], point, folder)
             recorded.append({"point": {k: v for k, v in asdict(point).items() if v is not None}, **told})
             print(f"{number}/{len(points)} {point.model}", flush=True)
     given.out.parent.mkdir(parents=True, exist_ok=True)

@@ -50,6 +50,7 @@ def options(point: Point) -> Options:
         spec_types=(point.spec,) if point.spec else (),
         draft_n_max=point.n_max,
         swa_full=point.swa_full,
+        flash_attn=point.flash or "auto",  # type: ignore[arg-type]
         load_mode="none",
         lazy_mode="off",
     )

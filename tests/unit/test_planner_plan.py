@@ -204,13 +204,15 @@ MORE = {
     unified=st.booleans(),
     kind=st.sampled_from(["f16", "q8_0", "q4_0"]),
     device=st.sampled_from([CPU, GFX1151]),
+    flash=st.sampled_from(["auto", "off"]),
 )
 def test_more_never_takes_less(
-    name: str, key: str, data: st.DataObject, unified: bool, kind: str, device: Device
+    name: str, key: str, data: st.DataObject, unified: bool, kind: str, device: Device, flash: str
 ) -> None:
     drawn: dict[str, Any] = {other: data.draw(numbers, label=other) for other, numbers in MORE.items()}
     low, high = sorted(data.draw(st.tuples(MORE[key], MORE[key]), label=key))
     drawn |= {"batch": 4096, "kv_unified": unified, "cache_type_k": kind, "cache_type_v": kind}
+    drawn["flash_attn"] = flash
     drawn["spec_types"] = ("draft-mtp",) if name.endswith("mtp") else ()
     if key == "slots":
         # The engine takes less for more slots where a split cache leaves each fewer cells, and where it
