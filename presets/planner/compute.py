@@ -309,7 +309,7 @@ def mtp_buffer(arch: Architecture, sizes: Shape, options: Options, traits: Trait
 
 
 def _dense_mtp(arch: Architecture, sizes: Shape, options: Options, tokens: int, masked: int) -> int:
-    """Bytes of a head whose block is plain attention: before it with the masks, or after it in their place."""
+    """Bytes of a head of plain attention: before it with the masks, or after it in their place."""
     queries = arch.heads * arch.head_size
     if arch.name in LINEAR:
         before = (2 if options.cache_type_k in ROTATED else 3) * arch.width + 4 * queries
