@@ -148,7 +148,17 @@ def buildx(
     folder: Path, *, target: str, arguments: Mapping[str, str], secret: Path, words: Sequence[str]
 ) -> list[str]:
     """The command line of one build; `words` are what differs between uses."""
-    argv = ["docker", "buildx", "build", "--progress", "plain", "--target", target]
+    argv = [
+        "docker",
+        "buildx",
+        "build",
+        "--builder",
+        daemon.context(),
+        "--progress",
+        "plain",
+        "--target",
+        target,
+    ]
     argv += ["--secret", f"id=jobs,src={secret}"]
     argv += [word for pair in arguments.items() for word in _option("--build-arg", *pair)]
     return [*argv, *words, str(folder)]

@@ -42,6 +42,14 @@ def raise_if_unreachable(text: str) -> None:
         )  # fmt: skip
 
 
+def context() -> str:
+    """The current context; buildx has a builder of that name which is the engine itself.
+
+    A builder in a container, where the user has made one the default, does not see local base images.
+    """
+    return docker("context", "inspect", "--format", "{{.Name}}").out.strip()
+
+
 def inspect(ref: str) -> dict[str, Any] | None:
     """What the engine knows of an image (tag, digest or id), or None if it is not there."""
     done = docker("image", "inspect", ref, check=False)

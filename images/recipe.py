@@ -41,8 +41,11 @@ class Recipe:
 
     @property
     def tag(self) -> str:
-        """The local tag, e.g. `haloforge/llama.cpp:cpu-b11434-1f0c9a3be77d`."""
-        return f"{REPOSITORY}:{self.flavour.name}-b{self.engine.build_number}-{self.digest[:12]}"
+        """The local tag, e.g. `haloforge/llama.cpp:cpu-b11434-1f0c9a3be77d`; a planted fault shows at its end."""
+        _, fault, names = self.identity.partition("-fault-")
+        return (
+            f"{REPOSITORY}:{self.flavour.name}-b{self.engine.build_number}-{self.digest[:12]}{fault}{names}"
+        )
 
 
 def recipe(flavour: Flavour, base: Base, engine: Engine, identity: str) -> Recipe:

@@ -113,6 +113,11 @@ def test_the_digest_follows_what_is_in_the_image_and_nothing_else() -> None:
     assert recipe(wider.flavour, wider.base, ENGINE, TREE.identity).digest == digest
 
 
+def test_a_planted_fault_shows_in_the_tag() -> None:
+    assert make(identity=f"{TREE.identity}-fault-shared-ids").tag.endswith("-fault-shared-ids")
+    assert "fault" not in make().tag
+
+
 def test_labels_name_engine_series_and_flavour() -> None:
     given = labels(make("rocm"), TREE, IMAGE, version="1.0")
     assert given["org.opencontainers.image.revision"] == ENGINE.commit
