@@ -9,6 +9,7 @@ new one starts; its container is kept until the new one has passed.
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -54,6 +55,8 @@ def start(change: Switch, descriptor: int) -> Path:
             [sys.executable, "-m", "compose.switch", change.model_dump_json()],
             cwd=paths.ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             start_new_session=True, pass_fds=[descriptor],
+            # A relative HALOFORGE_HOME means another folder in another working directory.
+            env={**os.environ, "HALOFORGE_HOME": str(paths.home())},
         )  # fmt: skip
     _relay(log, process)
     return result
