@@ -41,7 +41,7 @@ class Recipe:
 
     @property
     def tag(self) -> str:
-        """The local tag, e.g. `haloforge/llama.cpp:cpu-b11434-1f0c9a3be77d`; a planted fault shows at its end."""
+        """The local tag, e.g. `haloforge/llama.cpp:cpu-b11434-1f0c9a3be77d`, then the planted faults."""
         _, fault, names = self.identity.partition("-fault-")
         return (
             f"{REPOSITORY}:{self.flavour.name}-b{self.engine.build_number}-{self.digest[:12]}{fault}{names}"
