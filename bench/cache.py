@@ -13,6 +13,7 @@ from typing import Any, Final
 from bench import load, texts
 from bench.spread import spread
 from bench.sweep import Live, Outcome, Step, Subject
+from presets.planner.options import pad
 from presets.schema import Preset
 
 CHECKPOINTS: Final = (0, 1, 4, 32)
@@ -67,9 +68,9 @@ def steps(subject: Subject, *, quick: bool, checkpoints: Sequence[int] | None = 
 def _crowds(preset: Preset, quick: bool) -> list[Step]:
     length = 400 if quick else 7000
     slots, many = (2, 3) if quick else (8, 12)
-    context = preset.options().ctx
-    each = context if preset.kv_unified else context // preset.slots
-    changes = {"slots": slots, "ctx": each if preset.kv_unified else each * slots}
+    given = preset.ctx if preset.kv_unified else preset.ctx // preset.slots
+    each = min(given, pad(length + 2 * (Talk.answer + TURN_TOKENS) + 512, 256))
+    changes = {"slots": slots, "ctx": each * slots}
     crowds = [
         Talk(name=f"{count} sessions", prompt=length, sessions=count, turns=2) for count in (slots, many)
     ]

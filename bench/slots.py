@@ -11,8 +11,11 @@ from bench.spread import spread
 from bench.sweep import Live, Outcome, PointFailed, Step, Subject
 from checks.compare import longest_run
 from checks.slots import RUN
+from presets.planner.options import pad
 from presets.schema import Preset
 
+BESIDE_TOKENS: Final = 512
+"""Tokens of a slot beside filler and answer: the template, and the question around the code word."""
 LEVELS: Final = (1, 2, 4, 8, 16)
 QUICK_LEVELS: Final = (1, 2, 4)
 
@@ -45,16 +48,21 @@ def steps(subject: Subject, *, quick: bool, levels: Sequence[int] | None = None)
     preset = subject.changed({})
     return [
         _step(level, one, kind, changes)
-        for kind, changes in _servers(preset, max(users))
+        for kind, changes in _servers(preset, max(users), loads)
         for one in loads
         for level in users
     ]
 
 
-def _servers(preset: Preset, slots: int) -> list[tuple[str, dict[str, Any]]]:
-    """The preset with that many slots, its context per slot kept; where it drafts, once without."""
-    each = preset.ctx if preset.kv_unified else preset.ctx // preset.slots
-    changes: dict[str, Any] = {"slots": slots, "ctx": each if preset.kv_unified else each * slots}
+def _servers(preset: Preset, slots: int, loads: Sequence[Load]) -> list[tuple[str, dict[str, Any]]]:
+    """The preset with that many slots; where it drafts, once without.
+
+    A slot has the context that the loads need and no more than the preset gives it, as the seed measured
+    eight users with 16k to 20k each: sixteen times the whole context of a preset would fit nowhere.
+    """
+    given = preset.ctx if preset.kv_unified else preset.ctx // preset.slots
+    each = min(given, pad(max(one.prompt + one.tokens for one in loads) + BESIDE_TOKENS, 256))
+    changes: dict[str, Any] = {"slots": slots, "ctx": each * slots}
     if not preset.drafts:
         return [("off", changes)]
     return [("off", {**changes, "spec_type": (), "head": None}), (",".join(preset.spec_type), changes)]

@@ -24,7 +24,7 @@ from bench.servers import (
     served,
     wait_healthy,
 )  # fmt: skip
-from errors import BadInput, CheckFailed, HaloforgeError
+from errors import BadInput, CheckFailed, DoesNotFit, HaloforgeError
 from presets import schema
 from presets.schema import Preset
 
@@ -249,12 +249,14 @@ def up(
 
     Raises:
         ServerDied: it did not come up.
+        DoesNotFit: the planner says that it would fall below the guard.
     """
     if preset is None or subject.launcher is None or subject.files is None:
         server: Server = Remote(url=subject.url or "", key=subject.key)
         with host.Watch() as watch:
             yield Live(server=server, says=served(server), preset=None, healthy_s=0.0, quick=quick), watch
         return
+    _refuse_too_big(subject, preset)
     before = host.available_bytes()
     files = replace(subject.files, draft=draft) if draft else subject.files
     server = subject.launcher.start(preset, files)
@@ -270,6 +272,21 @@ def up(
         server.stop()
         server.remove()
         _settle(before)
+
+
+def _refuse_too_big(subject: Subject, preset: Preset) -> None:
+    """Start nothing that the planner says would fall below the guard.
+
+    Raises:
+        DoesNotFit: with both figures.
+    """
+    if subject.predict is None:
+        return
+    total, available = subject.predict(preset).sizes["total_bytes"], host.available_bytes()
+    if total > available - preset.guard_gib * GIB:
+        figures = f"planned {say.size(int(total))}, available {say.size(available)}"
+        why = f"{figures}, guard {preset.guard_gib:g} GiB"
+        raise DoesNotFit("it does not fit, so it was not started", why=why)
 
 
 def _settle(before: int) -> None:

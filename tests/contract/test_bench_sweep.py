@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -174,6 +175,16 @@ def test_what_fails_before_a_start_fails_that_point_alone(files: Files, tmp_path
     points = sweep.run("x", steps, subject(files), store=Store("x", at=tmp_path))
     assert [point.status for point in points] == ["failed", "ok"]
     assert points[1].measured["resident_share"] == 0
+
+
+def test_what_the_planner_says_does_not_fit_is_not_started(files: Files, tmp_path: Path) -> None:
+    mine = subject(files, command=("/bin/sh", "-c", f"touch {tmp_path}/started"))
+    huge = sweep.Prediction(sizes={"total_bytes": 2.0**60}, certainty={})
+    mine = dataclasses.replace(mine, predict=lambda preset: huge)
+    points = sweep.run("x", [Step(settings={}, measure=ask)], mine, store=Store("x", at=tmp_path))
+    assert "does not fit" in (points[0].reason or "")
+    assert "planned 1073741824.0 GiB" in (points[0].reason or "")
+    assert not (tmp_path / "started").exists()
 
 
 @pytest.fixture
