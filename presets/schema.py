@@ -109,6 +109,7 @@ class Preset(Settings):
             n_gpu_layers=int(self.gpu_layers) if self.gpu_layers.isdigit() else None,
             repack=self.repack is not False,
             swa_full="--swa-full" in self.extra_args,
+            override_tensor=self.override_tensor,
         )
 
     def arguments(

@@ -11,7 +11,7 @@ from presets.gguf import Header
 from presets.planner import caches, compute, weights
 from presets.planner.architecture import Architecture, describe
 from presets.planner.options import Options, Shape, shape
-from presets.planner.terms import GIB, MIB, ORDER, Budget, Certainty, Device, Term, Where
+from presets.planner.terms import CPU, GIB, MIB, ORDER, Budget, Certainty, Device, Term, Where
 
 Verdict = Literal["fits", "tight", "too-big", "unknown"]
 
@@ -193,39 +193,54 @@ def _side(q: Question) -> Where:
 
 
 def _context_terms(q: Question, arch: Architecture, sizes: Shape) -> list[Term]:
+    """The caches and buffers of the main context; caches lie where their layers are."""
+    terms = [term for part, where in _parts(q, arch) for term in _cache_terms(q, part, sizes, where)]
+    return terms + _compute_terms(q, arch, sizes)
+
+
+def _parts(q: Question, arch: Architecture) -> list[tuple[Architecture, Where]]:
+    """The layers on each side."""
+    first = weights.first_offloaded(arch, q.options, q.device)
+    if q.device.kind == "cpu" or first >= len(arch.layers):
+        return [(arch, "host")]
+    if first == 0:
+        return [(arch, "device")]
+    return [
+        (replace(arch, layers=arch.layers[:first]), "host"),
+        (replace(arch, layers=arch.layers[first:]), "device"),
+    ]
+
+
+def _cache_terms(q: Question, arch: Architecture, sizes: Shape, where: Where) -> list[Term]:
     own = caches.target(arch, sizes, q.options, q.traits)
-    k, v = q.options.cache_type_k, q.options.cache_type_v
+    types = f"({q.options.cache_type_k}/{q.options.cache_type_v})"
     rows = max(sizes.slots, 1) * (1 + sizes.rollback)
     cells = f"{sizes.streams} x {own.cells} cells"
-    window = f"{sizes.streams} x {own.swa_cells} cells x window layers ({k}/{v})"
+    state = f"{caches.state_row(arch)} B x {rows} rows (slots x (1 + rollback))"
     sized = (
-        ("kv_cache", own.kv, f"{cells} x layers with their own KV ({k}/{v}); llama-kv-cache.cpp"),
-        ("kv_cache_swa", own.swa, f"{window}; llama-kv-cache-iswa.cpp"),
-        ("indexer_cache", own.indexer, f"{cells} x indexer rows; llama-memory-hybrid-idx.cpp"),
+        ("kv_cache", own.kv, f"{cells} x layers with their own KV {types}; llama-kv-cache.cpp"),
         (
-            "recurrent_state",
-            own.state,
-            f"{caches.state_row(arch)} B x {rows} rows (slots x (1 + rollback)); llama-memory-recurrent.cpp",
+            "kv_cache_swa",
+            own.swa,
+            f"{sizes.streams} x {own.swa_cells} cells x window layers {types}; llama-kv-cache-iswa.cpp",
         ),
+        ("indexer_cache", own.indexer, f"{cells} x indexer rows; llama-memory-hybrid-idx.cpp"),
+        ("recurrent_state", own.state, f"{state}; llama-memory-recurrent.cpp"),
     )
-    terms = [
+    return [
         Term(name=name, bytes=size, where=where, certainty="exact", formula=formula)
-        for name, total, formula in sized
-        for where, size in _split(q, arch, total)
+        for name, size, formula in sized
     ]
-    return terms + compute.target(arch, sizes, q.options, q.traits, q.device)
 
 
-def _split(q: Question, arch: Architecture, total: int) -> list[tuple[Where, int]]:
-    """A cache's bytes by side; a layer's cache lies where the layer is."""
-    first = weights.first_offloaded(arch, q.options, q.device)
-    count = len(arch.layers)
-    if q.device.kind == "cpu" or first >= count:
-        return [("host", total)]
-    if first == 0:
-        return [("device", total)]
-    on_host = total * first // count
-    return [("host", on_host), ("device", total - on_host)]
+def _compute_terms(q: Question, arch: Architecture, sizes: Shape) -> list[Term]:
+    """Compute buffers; with layers on both sides each side may need the whole graph's."""
+    if len(_parts(q, arch)) == 1 and not q.options.overrides():
+        side = CPU if _parts(q, arch)[0][1] == "host" else q.device
+        return compute.target(arch, sizes, q.options, q.traits, side)
+    sides = compute.target(arch, sizes, q.options, q.traits, q.device)
+    sides += compute.target(arch, sizes, q.options, q.traits, CPU)
+    return [replace(term, certainty="bounded") for term in sides]
 
 
 def _draft_terms(q: Question, arch: Architecture, drafted: Architecture | None, sizes: Shape) -> list[Term]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields, replace
 from typing import Final, Literal, get_args
 
@@ -46,6 +47,7 @@ class Options:
     """llama-server options, resolved from a preset; None means "left out" where that differs from a value.
 
     Sizes are in tokens, `cache_ram_mib` in MiB (-1 no limit, 0 off). `n_gpu_layers` None means all.
+    `override_tensor` is the engine's own form, `PATTERN=BUFFER,...`.
     """
 
     ctx: int = 0
@@ -69,6 +71,7 @@ class Options:
     n_gpu_layers: int | None = None
     repack: bool = True
     swa_full: bool = False
+    override_tensor: str | None = None
 
     def __post_init__(self) -> None:
         self._check_numbers()
@@ -79,6 +82,7 @@ class Options:
         _one_of("lazy_mode", self.lazy_mode, get_args(LazyMode))
         for kind in self.spec_types:
             _one_of("spec_types", kind, SPEC_TYPES)
+        self.overrides()
 
     def _check_numbers(self) -> None:
         least = {"ctx": 0, "batch": 1, "ubatch": 0, "kv_unified_per_slot": 0, "draft_n_max": 0}
@@ -94,6 +98,26 @@ class Options:
             raise BadInput(
                 f"slots is {self.slots}", why=f"the engine takes 1 to {MAX_SLOTS}", hint="--set slots=1"
             )
+
+    def overrides(self) -> list[tuple[re.Pattern[str], bool]]:
+        """Patterns of tensor names, each with whether its tensors go to the host.
+
+        Raises:
+            BadInput: a part is not PATTERN=BUFFER, or the pattern is no regular expression.
+        """
+        found = []
+        for part in (self.override_tensor or "").split(","):
+            pattern, equals, buffer = part.rpartition("=")
+            if not part:
+                continue
+            try:
+                compiled = re.compile(pattern)
+            except re.error as error:
+                raise BadInput(f"override_tensor {part!r} cannot be used", why=str(error)) from error
+            if not equals or not pattern or not buffer:
+                raise BadInput(f"override_tensor {part!r} is not PATTERN=BUFFER", hint="exps=CPU, say")
+            found.append((compiled, buffer.startswith("CPU") or buffer.endswith("_Host")))
+        return found
 
     @property
     def uses_mtp(self) -> bool:

@@ -63,10 +63,14 @@ def place(
         mtp: whether blocks for multi-token prediction are loaded (draft-mtp is on, or this is a head).
     """
     on_device = on_host = table = 0
-    first = first_offloaded(arch, options, device)
+    first, overrides = first_offloaded(arch, options, device), options.overrides()
     for tensor in loaded(header, arch, mtp=mtp):
+        forced = next((host for pattern, host in overrides if pattern.search(tensor.name)), None)
         if tensor.name == LAZY and arch.name in LAZY_ARCHITECTURES:
             table += pad(tensor.nbytes, HOST_ALIGNMENT)
+        elif forced is not None and device.kind != "cpu":
+            on_host += pad(tensor.nbytes, HOST_ALIGNMENT) if forced else 0
+            on_device += 0 if forced else device_bytes(tensor, device)
         elif is_input(tensor, arch) or not offloaded(tensor, first, arch, device):
             on_host += pad(tensor.nbytes, HOST_ALIGNMENT)
         else:

@@ -298,3 +298,43 @@ def test_the_view_shows_every_term_and_the_verdict() -> None:
     assert all(line in text for line in found.advice)
     assert "\x1b" not in text
     assert "\x1b" in show.text(found, width=160, colour=True)
+
+
+def test_part_of_the_layers_on_the_device() -> None:
+    whole = planned("qwen3-8b", ctx=8192, slots=1)
+    half = planned("qwen3-8b", ctx=8192, slots=1, n_gpu_layers=19)
+    none = planned("qwen3-8b", ctx=8192, slots=1, n_gpu_layers=0)
+    assert whole.bytes_of("kv_cache") == half.bytes_of("kv_cache") == none.bytes_of("kv_cache")
+    sides = {term.where: term.bytes for term in half.terms if term.name == "kv_cache"}
+    assert sides == {"host": whole.bytes_of("kv_cache") // 2, "device": whole.bytes_of("kv_cache") // 2}
+    layers = [t.nbytes for t in header("qwen3-8b").tensors if t.name.startswith("blk.0.")]
+    moved = whole.bytes_of("weights_device") - half.bytes_of("weights_device")
+    assert moved == pytest.approx(18 * sum(layers), rel=1e-4), "19 of 37: the output and 18 layers"
+    assert none.bytes_of("weights_device") == 0
+    assert {term.certainty for term in half.terms if term.name.startswith("compute")} == {"bounded"}
+
+
+def test_layers_that_differ_are_split_by_what_they_keep() -> None:
+    found = planned("qwen35-27b", ctx=8192, slots=1, n_gpu_layers=1)
+    assert {term.where for term in found.terms if term.name in ("kv_cache", "recurrent_state")} == {"host"}
+    found = planned("qwen35-27b", ctx=8192, slots=1, n_gpu_layers=2)
+    assert [t.where for t in found.terms if t.name == "kv_cache"] == ["device", "host"]
+    assert [t.where for t in found.terms if t.name == "recurrent_state"] == ["host"], (
+        "the last layer has attention"
+    )
+
+
+def test_tensors_that_are_sent_elsewhere() -> None:
+    plain = planned("qwen3-30b-a3b", ctx=4096, slots=1)
+    moved = planned("qwen3-30b-a3b", ctx=4096, slots=1, override_tensor=r"blk\.[0-9]\.ffn_.*_exps=CPU")
+    experts = sum(
+        t.nbytes
+        for t in header("qwen3-30b-a3b").tensors
+        if "_exps" in t.name and int(t.name.split(".")[1]) < 10
+    )
+    assert moved.bytes_of("weights_host") - plain.bytes_of("weights_host") == experts
+    fewer = plain.bytes_of("weights_device") - moved.bytes_of("weights_device")
+    assert fewer == pytest.approx(experts, rel=1e-5), "less the padding of rows that HIP adds"
+    for wrong in ("exps", "=CPU", "[=CPU"):
+        with pytest.raises(BadInput, match="override_tensor"):
+            Options(override_tensor=wrong)
