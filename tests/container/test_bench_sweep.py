@@ -33,8 +33,9 @@ def subject(cpu_image: ImageRecord, pair: tuple[Path, Path]) -> Subject:
     return run.pick(Choice(gguf=str(pair[0]), draft=str(pair[1]), image=cpu_image.ref))
 
 
-def containers_of_benches() -> list[str]:
-    return command.run(["docker", "ps", "-aq", "--filter", f"label={containers.LABEL}"]).out.split()
+def containers_of(owner: int) -> list[str]:
+    """Containers that the bench of this process started; others may be at work beside it."""
+    return command.run(["docker", "ps", "-aq", "--filter", f"label={containers.LABEL}={owner}"]).out.split()
 
 
 def test_ubatch_sets_the_buffer_and_a_smaller_batch_clamps_it(subject: Subject, tmp_path: Path) -> None:
@@ -107,7 +108,7 @@ def test_cold_and_warm_starts_differ_in_what_lies_in_the_page_cache(subject: Sub
         assert cold.measured["resident_share"] <= load_time.COLD
     else:
         assert "stayed in the page cache" in (cold.reason or ""), "a file system in memory drops nothing"
-    assert containers_of_benches() == []
+    assert containers_of(os.getpid()) == []
 
 
 def test_a_container_that_is_killed_fails_its_point_alone(subject: Subject, tmp_path: Path) -> None:
@@ -129,7 +130,7 @@ def test_a_setting_the_engine_refuses_fails_with_its_own_words(subject: Subject,
     steps = [Step(settings={}, changes={"extra_args": ["--bogus-flag"]}, measure=lambda live: Outcome())]
     points = sweep.run("x", steps, subject, store=Store("x", at=tmp_path))
     assert "--bogus-flag" in (points[0].reason or "")
-    assert containers_of_benches() == []
+    assert containers_of(os.getpid()) == []
 
 
 def test_a_killed_bench_leaves_its_container_to_the_next_one(
@@ -141,16 +142,15 @@ def test_a_killed_bench_leaves_its_container_to_the_next_one(
         [sys.executable, "-m", "invoke", *arguments], cwd=paths.ROOT, env=environment,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    assert host.wait_until(lambda: len(containers_of_benches()) == 1, timeout_s=120)
+    assert host.wait_until(lambda: len(containers_of(first.pid)) == 1, timeout_s=120)
     first.send_signal(signal.SIGKILL)
     first.wait()
-    orphan = containers_of_benches()
+    assert len(containers_of(first.pid)) == 1
     points = sweep.run(
         "x", [Step(settings={}, measure=lambda live: Outcome())], subject, store=Store("x", at=tmp_path)
     )
     assert points[0].reason is None
-    assert len(orphan) == 1
-    assert containers_of_benches() == []
+    assert containers_of(first.pid) == []
 
 
 def test_what_cannot_be_measured_is_refused_before_anything_starts(
