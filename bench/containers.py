@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from presets.schema import Preset
 
 LABEL: Final = "haloforge.bench"
 """Carries the number of the process that started the container."""
+HOST_LABEL: Final = "haloforge.bench.host"
+"""Carries the name of the host that number counts on: a bench inside a container has numbers of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +121,8 @@ class Image:
         facts = host.facts()
         nodes = devices_for(self.flavour, facts)
         words = [
-            "--label", f"{LABEL}={os.getpid()}", "--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL",  # noqa: S108
+            "--label", f"{LABEL}={os.getpid()}", "--label", f"{HOST_LABEL}={platform.node()}",
+            "--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL",  # noqa: S108
             "--security-opt", "no-new-privileges", "--user", f"{facts.uid}:{facts.gid}",
         ]  # fmt: skip
         for file in files.every:
@@ -137,7 +141,8 @@ class Image:
 def remove_orphans() -> None:
     """Remove containers whose bench no longer runs."""
     form = f'{{{{.ID}}}} {{{{.Label "{LABEL}"}}}}'
-    listed = command.run(["docker", "ps", "-a", "--filter", f"label={LABEL}", "--format", form]).out
+    ours = f"label={HOST_LABEL}={platform.node()}"
+    listed = command.run(["docker", "ps", "-a", "--filter", ours, "--format", form]).out
     for line in listed.splitlines():
         name, _, owner = line.partition(" ")
         if owner.isdigit() and not Path(f"/proc/{owner}").exists():
