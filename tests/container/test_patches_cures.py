@@ -7,7 +7,7 @@ import pytest
 from checks.launcher import ImageLauncher, Model
 from images import build, flavours
 from images.records import ImageRecord
-from patches import engines, series, tree
+from patches import engines, tree
 from tests.container import cures
 
 
@@ -73,12 +73,3 @@ def test_without_l4_a_checkpoint_of_another_prompt_is_used(
 ) -> None:
     error = cures.checkpoint_of_another_prompt(ImageLauncher(bare_image.id, models["plain"]))
     assert error > 0.01, "unpatched llama.cpp does not restore it: drop L4"
-
-
-@pytest.mark.faults
-def test_a_fault_image_says_fault() -> None:
-    """The tree of a planted fault cannot pass for a good one: its identity is in tag and labels."""
-    faulty = series.read(series.FAULTS).patches
-    assert faulty, "no planted faults"
-    made = tree.patched(engines.load(), faults=[faulty[0].id])
-    assert f"fault-{faulty[0].id}" in made.identity

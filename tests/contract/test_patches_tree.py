@@ -18,6 +18,8 @@ import yaml
 
 import paths
 from errors import BadInput, BuildFailed, CheckFailed, NetworkFailed
+from images import base as bases
+from images import flavours, recipe
 from patches import diff, engines, fetch, manifest, series, tree
 from patches.overlay import Overlay
 from patches.states import State
@@ -476,6 +478,17 @@ def test_every_planted_fault_fits_on_top_of_the_series() -> None:
     root = tree.patched(engine).path
     for item in series.load(series.read(series.FAULTS).patches, series.FAULTS):
         assert Overlay(root).apply(item.patch) == [], item.entry.id
+
+
+def test_an_image_with_a_planted_fault_says_so_in_tag_and_labels() -> None:
+    fault = series.read(series.FAULTS).patches[0].id
+    cpu = flavours.load("cpu")
+    made = tree.patched(engines.load(), faults=[fault])
+    plan = recipe.recipe(cpu, bases.load(cpu.bases[0]), made.engine, made.identity)
+    image = bases.BaseImage(tag="x", id="x", origin="x")
+    told = recipe.labels(plan, made, image, version="x")
+    assert plan.tag.endswith(f"-fault-{fault}")
+    assert f"fault-{fault}" in told["io.haloforge.identity"]
 
 
 def test_git_applies_our_patches_alike(tmp_path: Path) -> None:
