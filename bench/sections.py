@@ -422,6 +422,7 @@ def _acceptance(found: Mapping[str, Point]) -> Cell:
 
 
 _LOAD_COLUMNS: Final = ("healthy_s", "first_token_s", "teardown_s")
+_LOAD_SIZES: Final = ("available_drop_bytes", "gtt_peak_bytes", "returned_bytes", "read_bytes")
 
 
 def _load(points: Sequence[Point]) -> Iterator[Table]:
@@ -430,14 +431,15 @@ def _load(points: Sequence[Point]) -> Iterator[Table]:
             (
                 f"{point.settings['files']}, turn {point.settings['turn'] + 1}",
                 *(point.measured.get(key) for key in _LOAD_COLUMNS),
-                *(_mib(point.measured.get(key)) for key in ("read_bytes", "available_drop_bytes")),
-                _mib(point.measured.get("gtt_peak_bytes")),
+                _mib(point.predicted.get("total_bytes")),
+                *(_mib(point.measured.get(key)) for key in _LOAD_SIZES),
             )
             for point in members
         ]  # fmt: skip
         yield _table(
             f"{slug}-load", "load", f"Start and end: {name}",
-            ("start", *_LOAD_COLUMNS, "read_mib", "available_drop_mib", "gtt_peak_mib"), rows,
+            ("start", *_LOAD_COLUMNS, "planned_mib", *(key.replace("bytes", "mib") for key in _LOAD_SIZES)),
+            rows,
             Plot(kind="bars", x="start", y=("healthy_s",), unit="s"),
             "Cold: the files were dropped from the page cache, which was checked.",
         )  # fmt: skip
