@@ -356,16 +356,17 @@ def _cache(points: Sequence[Point]) -> Iterator[Table]:
         for point in members:
             kept = point.settings.get("checkpoints")
             case = point.settings["talk"] + ("" if kept is None else f", {kept} checkpoints")
-            hit, edited = (point.measured.get(key) for key in ("hit_share", "edited_hit_share"))
+            later = point.measured.get("hit_share")
+            hit = point.measured.get("edited_hit_share", later)
             rows.append((
-                case, *(None if value is None else value * 100 for value in (hit, edited)),
+                case, *(None if value is None else value * 100 for value in (hit, later)),
                 point.measured.get("turn_s"), point.measured.get("cold_s"),
             ))  # fmt: skip
         yield _table(
             f"{slug}-hits", "cache", f"Hit rate: {name}",
-            ("case", "hit_percent", "edited_turn_hit_percent", "turn_s", "cold_s"), rows,
+            ("case", "hit_percent", "later_hit_percent", "turn_s", "cold_s"), rows,
             Plot(kind="bars", x="case", y=("hit_percent",), unit="%"),
-            "Share of the prompt taken from the cache on the turns after the first.",
+            "Share of the prompt from the cache after the first turn; of an edited history, on the edited turn.",
         )  # fmt: skip
 
 
@@ -467,7 +468,7 @@ def _compare(points: Sequence[Point]) -> Iterator[Table]:
 
 def _ceiling(points: Sequence[Point]) -> Iterator[Table]:
     rows = [
-        (point.settings["streams"], point.measured["core_tps"], point.measured["share"] * 100)
+        (f"{point.settings['streams']} streams", point.measured["core_tps"], point.measured["share"] * 100)
         for point in _good(points, "ceiling")
     ]
     yield _table(
@@ -482,8 +483,8 @@ def _ran(points: Sequence[Point]) -> Iterator[Table]:
     for point in (one for one in points if one.sweep != "ceiling"):
         identity = point.identity
         row = (
-            identity.subject, identity.model, identity.draft, identity.image, _short(identity.digest),
-            identity.engine, _short(identity.pin), _short(identity.series), identity.build,
+            identity.subject, identity.model, identity.draft or "none", identity.image,
+            _short(identity.digest), identity.engine, _short(identity.pin), _short(identity.series), identity.build,
         )  # fmt: skip
         seen.setdefault(str(row), row)
     columns = ("subject", "model", "draft", "image", "digest", "engine", "pin", "series", "build")

@@ -21,7 +21,7 @@ NAMES: Final = {
     "pass_3": "solved in 3 tries", "hit_share": "taken from cache (share)",
     "clean_share": "clean answers (share)", "mixed_up": "answers mixed up",
     "acceptance": "accepted drafts (share)", "available_drop": "MemAvailable drop", "gtt_peak": "GTT peak",
-    "first_token": "first token", "edited_turn_hit": "taken from cache, edited turn", "depth": "depth",
+    "first_token": "first token", "later_hit": "taken from cache, all later turns", "depth": "depth",
     "compute": "compute buffer", "error": "error", "ubatch": "ubatch (tokens)", "of": "of", "load": "load",
     "with": "with drafting", "without": "without drafting", "memory": "memory", "gtt_total": "GTT total",
     "cpu": "CPU", "kv": "KV", "core_tps": "tokens/s per core", "streams": "streams",
