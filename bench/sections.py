@@ -366,7 +366,7 @@ def _cache(points: Sequence[Point]) -> Iterator[Table]:
             f"{slug}-hits", "cache", f"Hit rate: {name}",
             ("case", "hit_percent", "later_hit_percent", "turn_s", "cold_s"), rows,
             Plot(kind="bars", x="case", y=("hit_percent",), unit="%"),
-            "Share of the prompt from the cache after the first turn; of an edited history, on the edited turn.",
+            "Share of the prompt from the cache after the first turn; edited histories on the edited turn.",
         )  # fmt: skip
 
 
@@ -484,7 +484,8 @@ def _ran(points: Sequence[Point]) -> Iterator[Table]:
         identity = point.identity
         row = (
             identity.subject, identity.model, identity.draft or "none", identity.image,
-            _short(identity.digest), identity.engine, _short(identity.pin), _short(identity.series), identity.build,
+            _short(identity.digest), identity.engine, _short(identity.pin), _short(identity.series),
+            identity.build,
         )  # fmt: skip
         seen.setdefault(str(row), row)
     columns = ("subject", "model", "draft", "image", "digest", "engine", "pin", "series", "build")
