@@ -115,14 +115,19 @@ def lasting(room: Room) -> str:
     """A greedy anchor before and after a load of several dozen requests."""
     anchor, load = room.prompts.tokens(540, 20), room.prompts.mixed(541, (30, 200, 60, 90))
     reference = room.reference(anchor, TOKENS)
+    right = [room.reference(probe, 40) for probe in load]
     client = room.any(LOADED)
     claims = [Claim(what="before the load", reference=reference, got=client.complete(anchor, TOKENS))]
     asked = 0
     for _ in range(6 if room.quick else 12):
         got = together([partial(client.complete, probe, 40) for probe in load])
         asked += len(got)
-        if worn := [answer for answer in got if longest_run(answer.content) >= RUN]:
-            raise Wrong(f"after {asked} requests an answer is a run of one character", got=worn[0].content)
+        for own, answer in zip(right, got, strict=True):
+            if longest_run(answer.content) >= RUN > longest_run(own.content):
+                raise Wrong(
+                    f"after {asked} requests an answer is a run of one character",
+                    expected=own.content, got=answer.content,
+                )  # fmt: skip
         what = f"after {asked} requests"
         claims.append(Claim(what=what, reference=reference, got=client.complete(anchor, TOKENS)))
     return f"{agree(claims, room.tolerance)}, the last after {asked} requests"
