@@ -113,6 +113,12 @@ def _how(code: int) -> str:
     return f"{signals[code]}, exit code {code}" if code in signals else f"exit code {code}"
 
 
+def guard_waits(log: Sequence[str]) -> str:
+    """What the guard waits for, if it holds the server back: its line is then the last of the log."""
+    words = "haloforge-guard: waiting for memory: "
+    return log[-1].split(words, 1)[1].strip() if log and words in log[-1] else ""
+
+
 def guard_line(log: Sequence[str]) -> str:
     """What the memory guard said when it stopped the server, or nothing."""
     words = "haloforge-guard: stopped the server: "

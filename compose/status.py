@@ -181,6 +181,9 @@ def problem(deployment: Deployment, now: container.State | None) -> str:
                 code=now.exit_code, oom_killed=now.oom_killed, log=log, guard_line=diagnose.guard_line(log)
             )
         )
+    waiting = diagnose.guard_waits(container.log(deployment.container, tail=1))
+    if waiting:
+        return f"the memory guard holds the server back: {waiting}"
     if now.health == "unhealthy":
         code, said = now.probe
         return f"the health probe cannot run: {said}" if code < 0 else f"the health probe says: {said}"

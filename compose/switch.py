@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -31,7 +30,6 @@ from errors import CheckFailed, HaloforgeError
 POLL_SECONDS: Final = 0.1
 WAIT_FOR_MEMORY_SECONDS: Final = 300
 """How long the guard may hold the start back until the old server's memory is free."""
-_WAITING = re.compile(r"haloforge-guard: waiting for memory: (.*)")
 
 
 class SwitchFailed(CheckFailed):
@@ -170,10 +168,9 @@ def wait_healthy(deployment: Deployment, kills: int, restarts: int = 0) -> None:
         if _healthy(session, deployment.url):
             return _probe(deployment, kills, restarts)
         if time.monotonic() > deadline:
-            last = container.log(deployment.container, tail=1)
-            waiting = _WAITING.search(last[0]) if last else None
-            if waiting is None or time.monotonic() > held_until:
-                raise _late(deployment, waiting[1] if waiting else "", now)
+            waiting = diagnose.guard_waits(container.log(deployment.container, tail=1))
+            if not waiting or time.monotonic() > held_until:
+                raise _late(deployment, waiting, now)
         time.sleep(POLL_SECONDS)
 
 

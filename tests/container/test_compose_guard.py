@@ -3,41 +3,16 @@
 from __future__ import annotations
 
 import subprocess
-import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from compose.doctor_facts import MEMORY, MIB
 from images.records import ImageRecord
+from tests.container.memory import HOG_MIB, MARGIN_MIB, hog, until
 from tests.makers import tiny
-
-HOG_MIB = 3072
-MARGIN_MIB = 1536
-"""The threshold lies this far below what is free at the start: the hog takes twice that, noise less."""
-
-
-@contextmanager
-def hog(mib: int) -> Iterator[None]:
-    """A process that holds and touches that much memory."""
-    body = (
-        f"b = bytearray({mib} << 20)\n"
-        "for i in range(0, len(b), 4096): b[i] = 1\n"
-        "print('held', flush=True)\n"
-        "input()\n"
-    )
-    argv = [sys.executable, "-c", body]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            assert process.stdout.readline() == "held\n"
-            yield
-        finally:
-            process.kill()
 
 
 def docker(*words: str) -> subprocess.CompletedProcess[str]:
@@ -46,13 +21,6 @@ def docker(*words: str) -> subprocess.CompletedProcess[str]:
 
 def state(name: str, form: str) -> str:
     return docker("inspect", "-f", form, name).stdout.strip()
-
-
-def until(done: Callable[[], bool], seconds: float, what: str) -> None:
-    end = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < end, f"not within {seconds} s: {what}"
-        time.sleep(0.2)
 
 
 @pytest.fixture
