@@ -35,7 +35,10 @@ def deployment(**changes: Any) -> Deployment:
     return Deployment.model_validate({**made, **changes})
 
 
-def test_a_probe_that_cannot_run_is_told_from_a_server_that_is_not_ready() -> None:
+def test_a_probe_that_cannot_run_is_told_from_a_server_that_is_not_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(container, "log", lambda name, *, tail: ["srv: listening"])
     missing = {
         "Status": "unhealthy",
         "Log": [{"ExitCode": -1, "Output": 'exec: "curl": executable file not found'}],
@@ -49,6 +52,14 @@ def test_a_probe_that_cannot_run_is_told_from_a_server_that_is_not_ready() -> No
     )
     assert status.problem(deployment(), inspected()) == ""
     assert "gone" in status.problem(deployment(), None)
+
+
+def test_a_guard_that_waits_is_told_before_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "haloforge-guard: waiting for memory: 900 MiB available, 1631 MiB needed"
+    monkeypatch.setattr(container, "log", lambda name, *, tail: [line])
+    late = {"Status": "unhealthy", "Log": [{"ExitCode": 1, "Output": "connection refused"}]}
+    told = status.problem(deployment(), inspected(Health=late))
+    assert told == "the memory guard holds the server back: 900 MiB available, 1631 MiB needed"
 
 
 def test_restarts_count_from_where_they_stood() -> None:
