@@ -26,6 +26,9 @@ ACCEPTED: Final = ("slots.words", "slots.tools")
 """Random weights follow no instructions; these two run on the stub and on real models."""
 
 SEED: Final = 1
+SIZES: Final = tiny.Qwen4Exp(layers=4, interval=2, ngram_layer=0)
+"""Half the layers of the usual trunk, of both kinds by turns: the suite takes half the time."""
+
 HIDDEN: Final = 1.5
 """The head weighs the hidden state more than the token: what it carries over shows in its drafts."""
 
@@ -146,9 +149,9 @@ def models(folder: Path) -> dict[str, Model]:
     The trunk's indexer chooses the cells of attention by itself, which hides a wrong mask: the dense
     model shows it.
     """
-    trunk = tiny.trunk(folder / "trunk.gguf", seed=SEED)
-    head = tiny.head(folder / "head.gguf", seed=SEED, hidden=HIDDEN)
-    plain = tiny.head(folder / "plain-head.gguf", seed=SEED, hidden=HIDDEN, dense=True)
+    trunk = tiny.trunk(folder / "trunk.gguf", seed=SEED, sizes=SIZES)
+    head = tiny.head(folder / "head.gguf", seed=SEED, hidden=HIDDEN, sizes=SIZES)
+    plain = tiny.head(folder / "plain.gguf", seed=SEED, hidden=HIDDEN, dense=True, sizes=SIZES)
     return {
         "pair": Model(path=trunk, draft=head),
         "dense-head": Model(path=trunk, draft=plain),
