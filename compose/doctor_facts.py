@@ -325,9 +325,9 @@ def parse_environment(out: str) -> dict[str, str]:
     return dict(re.findall(r"^([A-Za-z_]\w*)=(.*)$", out, re.M))
 
 
-def parse_tops(out: str) -> frozenset[int]:
-    """`docker top` of several containers: the second column holds the process ids of the host."""
-    return frozenset(int(pid) for pid in re.findall(r"^\S+\s+(\d+)\s", out, re.M))
+def parse_pids(out: str) -> frozenset[int]:
+    """Process ids, any number a line."""
+    return frozenset(int(word) for word in out.split() if word.isdigit())
 
 
 DISTRIBUTION = Fact("cat /etc/os-release 2>/dev/null", parse_os_release)
@@ -376,7 +376,10 @@ OWN_LIMIT = Fact(
 ENVIRONMENT = Fact("env", parse_environment)
 PROGRAMS = Fact("for p in git mmdebstrap; do command -v $p; done", parse_programs)
 OWN_PIDS = Fact(
-    "docker ps -q --filter label=io.haloforge.preset 2>/dev/null | xargs -r -n 1 docker top", parse_tops
+    # Not `docker top`: it runs the host's ps, which a small Debian lacks.
+    "for p in $(docker ps -q --filter label=io.haloforge.preset 2>/dev/null | "
+    "xargs -r docker inspect -f '{{.State.Pid}}'); do echo $p; cat /proc/$p/task/$p/children; done",
+    parse_pids,
 )
 
 

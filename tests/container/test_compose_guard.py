@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator
@@ -53,6 +55,14 @@ def available_mib() -> int:
     return MEMORY.ask().available // MIB
 
 
+def server_of(name: str) -> int:
+    """The host's process id of the server: the only child of the container's process 1."""
+    guard = state(name, "{{.State.Pid}}")
+    (server,) = Path(f"/proc/{guard}/task/{guard}/children").read_text().split()
+    assert Path(f"/proc/{server}/comm").read_text() == "llama-server\n"
+    return int(server)
+
+
 def log(name: str) -> str:
     done = docker("logs", name)
     return done.stdout + done.stderr
@@ -92,9 +102,7 @@ def test_being_stopped_has_an_exit_code_of_its_own(guarded: Callable[..., str]) 
 def test_another_kill_is_told_apart(guarded: Callable[..., str]) -> None:
     name = guarded(1)
     until(lambda: listening(name), 60, "the server listens")
-    server = docker("top", name).stdout.splitlines()[-1].split()
-    assert "/app/llama-server" in server
-    subprocess.run(["kill", "-9", server[1]], check=True)
+    os.kill(server_of(name), signal.SIGKILL)
     until(lambda: state(name, "{{.State.Status}}") == "exited", 30, "it ends")
     assert state(name, "{{.State.ExitCode}}") == "137"
     assert "ended by signal 9" in log(name)
@@ -111,8 +119,7 @@ def test_docker_stop_reaches_the_server(guarded: Callable[..., str]) -> None:
 def test_the_kernel_prefers_the_server_over_the_rest(guarded: Callable[..., str]) -> None:
     name = guarded(1)
     until(lambda: listening(name), 60, "the server listens")
-    server = docker("top", name).stdout.splitlines()[-1].split()[1]
-    assert Path(f"/proc/{server}/oom_score_adj").read_text() == "1000\n"
+    assert Path(f"/proc/{server_of(name)}/oom_score_adj").read_text() == "1000\n"
 
 
 @pytest.mark.parametrize(
