@@ -107,6 +107,8 @@ class Traits:
     """Limit of the prompt cache in MiB by default; -1 none, 0 off."""
     memory_lines_verbosity: Count = 4
     """The least -lv at which buffer sizes are logged."""
+    mixed_inputs: bool = True
+    """A batch may mix tokens and embeddings: two more rows of the input layer on either side of a GPU."""
     hip_flash_attention_copies: bool = True
     """The HIP backend puts f16 copies of quantized K and V beside a flash attention operation."""
     compute: Mapping[str, ComputeFit] = field(default_factory=dict)

@@ -4,9 +4,10 @@ ggml reserves one buffer for the graph of `ubatch` tokens over a full cache. Its
 tensors alive at once, and the candidates for that moment are few: the feed-forward (or the experts), linear
 attention, sparse attention, the logits. Formulas were fitted to b11434's own projection on hollow models
 (`tests/data/engine.json`, 0.01 MiB resolution) and are held against it by tests: at most 5 % over and 1 %
-under where the certainty is `measured`; `bounded` is an upper bound. Those for a GPU follow from the same
-graphs: tensors of the input layer and one copy of the masks are on the host, the rest on the device; they
-agree with ROCm logs of gfx1151 where there are any (tests/unit/test_planner_compute.py).
+under where the certainty is `measured`; `bounded` is an upper bound. On a GPU the same
+graph is split: the input layer and one copy of the masks are on the host, the rest on the device, where flash
+attention copies quantized caches. That is held against the same configurations on a stub device that has
+HIP's rules (`tests/data/engine_gpu.json`), and against ROCm logs of gfx1151 where there are any.
 
 All candidates are in floats (4 B) per token of the ubatch, unless they say bytes.
 """
@@ -35,9 +36,6 @@ COMPARED: Final = (
     "glm4moe", "deepseek2", "lfm2", "qwen4exp",
 )  # fmt: skip
 """Architectures whose formula was fitted to the engine's own figures."""
-SEEN_ON_GPU: Final = ("qwen35", "qwen4exp")
-"""Architectures whose split was held against ROCm: logs of gfx1151, and a stub device with HIP's rules.
-For others 5 % are added, and the figure is a bound."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,27 +99,88 @@ def buffer(arch: Architecture, sizes: Shape, options: Options, traits: Traits, d
         total = top.bytes + shared + SMALL_BYTES_PER_TOKEN * tokens + rotations(arch, options)
         formula = f"{top.name} + masks; {tokens} tokens"
         return Buffer(device=0, host=total, certainty="measured" if top.fits else "bounded", formula=formula)
-    return _on_gpu(arch, sizes, options, traits, top, shared)
+    split = _sparse_on_gpu if arch.streams > 1 and arch.index_pool else _on_gpu
+    return split(arch, sizes, options, traits, top, shared)
 
 
 def _on_gpu(
     arch: Architecture, sizes: Shape, options: Options, traits: Traits, top: Peak, shared: int
 ) -> Buffer:
-    """The same graph split in two: embeddings and one copy of the masks stay on the host."""
+    """The same graph split in two: the input layer and one copy of the masks stay on the host."""
     tokens = pad(sizes.ubatch, sizes.slots)
-    inputs = 5 if arch.streams > 1 and arch.state_p else 2
-    host = inputs * arch.width * FLOAT * tokens + shared + rotations(arch, options)
-    host += SMALL_BYTES_PER_TOKEN * tokens + (28 * sizes.cells * sizes.slots if arch.index_pool else 0)
-    rows = 3 if arch.streams == 1 else {"experts": 2, "pooling": 0}.get(top.name, 1)
+    row = arch.width * FLOAT * tokens
+    turned = rotations(arch, options)
+    host = (4 if traits.mixed_inputs else 2) * row + shared + turned + SMALL_BYTES_PER_TOKEN * tokens
+    host += value_indices(arch, options, tokens)
+    kept = top.bytes - (1 if traits.mixed_inputs else 3) * row
+    if options.cache_type_k == "bf16":
+        kept += row
+    copied = copied_attention(arch, sizes, options, traits, tokens)
+    size = max(kept, copied) + shared + turned
+    certain = top.fits and options.cache_type_k != "bf16" and not (arch.windowed and copied > kept)
+    certainty: Certainty = "measured" if certain else "bounded"
+    formula = f"{top.name} or flash attention's copies, + masks; {tokens} tokens"
+    return Buffer(device=size, host=host, certainty=certainty, formula=formula)
+
+
+def value_indices(arch: Architecture, options: Options, tokens: int) -> int:
+    """Bytes that say where V goes; without flash attention it is stored transposed, an index an element."""
+    if options.flash_attn != "off" or arch.mla:
+        return 0
+    kinds = {layer.windowed for layer in arch.layers if layer.v}
+    return 8 * tokens * len(kinds) * max((layer.v for layer in arch.layers), default=0)
+
+
+def copied_attention(arch: Architecture, sizes: Shape, options: Options, traits: Traits, tokens: int) -> int:
+    """Bytes alive while one layer's quantized K and V are copied to f16 (fattn-common.cuh); 0 without.
+
+    The copies are of all sequences' cells at once; a windowed layer has its own, fewer cells.
+    """
+    if not copies_are_made(options, traits):
+        return 0
+    own = caches.target(arch, sizes, options, traits)
+    largest = max(
+        ((layer.k + layer.v) * (own.swa_cells if layer.windowed else own.cells) for layer in arch.layers),
+        default=0,
+    )
+    queries = arch.heads * arch.head_size
+    if arch.mla:
+        rows = 4 * queries
+    else:
+        rows = 4 * arch.width + query_rows(arch)
+        rows -= arch.width if queries == arch.width else 0
+    return 2 * largest * sizes.streams + FLOAT * rows * tokens
+
+
+def query_rows(arch: Architecture) -> int:
+    """Floats per token that are as wide as the queries: these and the result, and what gates it."""
+    return (5 if arch.name in LINEAR else 2) * arch.heads * arch.head_size
+
+
+def copies_are_made(options: Options, traits: Traits) -> bool:
+    """Whether flash attention on a GPU copies a cache, which is not f16."""
+    quantized = options.cache_type_k in ROTATED or options.cache_type_v in ROTATED
+    return traits.hip_flash_attention_copies and quantized and options.flash_attn != "off"
+
+
+def _sparse_on_gpu(
+    arch: Architecture, sizes: Shape, options: Options, traits: Traits, top: Peak, shared: int
+) -> Buffer:
+    """qwen4exp's graph split in two; hyper-connections begin on the host."""
+    tokens = pad(sizes.ubatch, sizes.slots)
+    host = 5 * arch.width * FLOAT * tokens + shared + rotations(arch, options)
+    host += value_indices(arch, options, tokens)
+    host += SMALL_BYTES_PER_TOKEN * tokens + 28 * sizes.cells * sizes.slots
+    rows = {"experts": 2, "pooling": 0}.get(top.name, 1)
     size = max(top.bytes - rows * arch.width * FLOAT * tokens, 0) + shared
     size += copies(arch, sizes, options, traits, tokens)
-    seen = arch.name in SEEN_ON_GPU and top.fits and sizes.slots == 1
-    if arch.streams > 1 and sizes.streams > 1:
+    if sizes.streams > 1:
         size = size * 9 // 8
-    elif arch.name not in SEEN_ON_GPU:
-        size = size * 21 // 20
     size = max(size, _while_copies_count(arch, sizes, options, traits))
-    certainty: Certainty = "measured" if seen else "bounded"
+    certain = top.fits and sizes.slots == 1
+    if top.name == "sparse attention" and options.cache_type_k not in ROTATED:
+        certain = certain and sizes.cells >= 131072
+    certainty: Certainty = "measured" if certain else "bounded"
     formula = f"{top.name} + masks + flash attention's copies; {tokens} tokens"
     return Buffer(device=size, host=host, certainty=certainty, formula=formula)
 
@@ -274,8 +333,7 @@ def copies(arch: Architecture, sizes: Shape, options: Options, traits: Traits, t
 
     They fit where a mask was once the ubatch is large enough; the queries are copied too.
     """
-    quantized = options.cache_type_k in ROTATED or options.cache_type_v in ROTATED
-    if not traits.hip_flash_attention_copies or not quantized or options.flash_attn == "off":
+    if not copies_are_made(options, traits):
         return 0
     widest = max((layer.k + layer.v for layer in arch.layers), default=0)
     size = 2 * widest * sizes.cells
@@ -303,8 +361,17 @@ def mtp_buffer(arch: Architecture, sizes: Shape, options: Options, traits: Trait
     formula = "one block of attention + masks"
     if device.kind == "cpu":
         return Buffer(device=0, host=total + small, certainty="bounded", formula=formula)
-    host = 2 * arch.width * FLOAT * tokens + masked + small
-    size = total + copies(arch, sizes, options, traits, tokens)
+    if arch.index_pool:
+        host = 5 * arch.width * FLOAT * tokens + masked + pools(arch, sizes) * tokens * MASK
+        host += small + 28 * sizes.cells * sizes.slots
+        size = total + copies(arch, sizes, options, traits, tokens)
+    else:
+        host = 2 * arch.width * FLOAT * tokens + masked + small
+        size = total * 33 // 32
+        if copies_are_made(options, traits):
+            widest = max(layer.k + layer.v for layer in arch.layers)
+            copied = 2 * widest * sizes.cells * sizes.streams
+            size = max(size, copied + FLOAT * tokens * (2 * arch.width + query_rows(arch)) + masked)
     return Buffer(device=size, host=host, certainty="bounded", formula=formula)
 
 

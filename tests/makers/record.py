@@ -1,9 +1,10 @@
 """Asks an engine what it reserves for many models and settings, and keeps the answers as test data.
 
-    python -m tests.makers.record --server PATH/llama-server --pin b11434 [--out tests/data/engine.json]
+    python -m tests.makers.record --server PATH/llama-server --pin b11434 [--stub STUB.so]
 
-Hollow files stand for the models; each start ends as soon as the fitting pass has printed its sizes, long
-before weights would be read. About 0.3 s a point.
+With a stub device (tests/makers/stub/device.cpp) the sizes are those of a GPU. Hollow files stand for the
+models; each start ends as soon as the fitting pass has printed its sizes, long before weights would be read.
+About 0.3 s a point.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import os
 import socket
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +25,7 @@ from presets.planner import log
 from tests.makers import hollow, shapes
 
 DATA: Final = Path(__file__).resolve().parents[1] / "data" / "engine.json"
+DATA_GPU: Final = DATA.with_name("engine_gpu.json")
 ENOUGH: Final = "fitting params to free memory took"
 
 
@@ -173,12 +175,19 @@ def answer(logged: log.Logged) -> dict[str, Any]:
         raise SystemExit(f"{len(contexts)} contexts, {len(logged.breakdowns)} breakdowns")
     return {
         "contexts": [
-            {**context.sized, "state": context.state_mib() or 0.0, "compute": sum(context.compute.values()),
+            {**context.sized, "state": context.state_mib() or 0.0,
+             "compute": round(sum(context.compute.values()), 2), **on_device(context.compute),
              "output": sum(context.output.values()), "cells": dict(context.cells),
              "model": sum(row.model for row in rows)}
             for context, rows in zip(contexts, logged.breakdowns, strict=True)
         ]
     }  # fmt: skip
+
+
+def on_device(buffers: Mapping[str, float]) -> dict[str, float]:
+    """The part of the buffers that is not the host's, if there is one."""
+    found = {name: size for name, size in buffers.items() if name != "CPU" and "Host" not in name}
+    return {"on_device": sum(found.values())} if found else {}
 
 
 def kept(data: Path, pin: str) -> dict[Point, dict[str, Any]]:
@@ -200,24 +209,27 @@ def main() -> None:
     parser.add_argument("--server", type=Path)
     parser.add_argument("--pin", required=True)
     parser.add_argument("--only", default="")
-    parser.add_argument("--out", type=Path, default=DATA)
+    parser.add_argument("--stub", type=Path, help="a stub device to size for")
     given = parser.parse_args()
+    out = DATA_GPU if given.stub else DATA
+    words = ["env", f"LD_PRELOAD={given.stub.absolute()}"] if given.stub else []
     if given.server:
         os.environ["LD_LIBRARY_PATH"] = str(given.server.parent.absolute())
+        words.append(str(given.server.absolute()))
     points = [point for point in grid() if given.only in point.model]
     with tempfile.TemporaryDirectory(prefix="hollow-") as place:
         folder = Path(place)
         for name, make in shapes.MODELS.items():
             hollow.write(make(), folder / f"{name}.gguf")
         recorded = []
-        known = kept(given.out, given.pin)
+        known = kept(out, given.pin)
         for number, point in enumerate(points, 1):
-            told = known.get(point) or ask([str(given.server.absolute())], point, folder)
+            told = known.get(point) or ask(words, point, folder)
             recorded.append({"point": {k: v for k, v in asdict(point).items() if v is not None}, **told})
             print(f"{number}/{len(points)} {point.model}", flush=True)
-    given.out.parent.mkdir(parents=True, exist_ok=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
     lines = ",\n".join(json.dumps(entry, separators=(",", ":")) for entry in recorded)
-    given.out.write_text(f'{{"pin": {json.dumps(given.pin)}, "points": [\n{lines}\n]}}\n', encoding="utf-8")
+    out.write_text(f'{{"pin": {json.dumps(given.pin)}, "points": [\n{lines}\n]}}\n', encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -21,14 +21,14 @@ def test_case_1_coder_next_with_four_slots_and_a_big_ubatch() -> None:
     assert mib(found, "compute_host") < 288.05, "builds of that date had masks of 4 bytes"
     old = planned(
         "qwen3next-80b", ctx=32768, slots=4, kv_unified=True, ubatch=2048,
-        traits=Traits(mask_bytes=4, server_limits_outputs=False),
+        traits=Traits(mask_bytes=4, server_limits_outputs=False, mixed_inputs=False),
     )  # fmt: skip
     assert mib(old, "compute_host") == pytest.approx(288.05, abs=0.3)
     assert mib(old, "compute_device") >= 1219.00, "a whole batch of logits was reserved then"
 
 
 def test_case_3_dense_qwen_at_full_context_on_gfx1151() -> None:
-    found = planned("qwen35-27b", ctx=262144, slots=1)
+    found = planned("qwen35-27b", ctx=262144, slots=1, traits=Traits(mixed_inputs=False))
     assert mib(found, "kv_cache") == 16384.00
     assert mib(found, "recurrent_state") == 149.62
     assert mib(found, "compute_device") == pytest.approx(378.02, abs=2)

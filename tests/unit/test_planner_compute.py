@@ -78,10 +78,16 @@ def test_the_head_of_qwen4exp_is_bounded(ctx: int, ubatch: int) -> None:
 
 
 def test_quantized_caches_are_copied_for_flash_attention() -> None:
-    """1 GiB for 262144 cells of 16 layers with 2048 elements each: one layer's copy at a time."""
-    plain = sized("qwen35-27b", ctx=262144, slots=1)
-    packed = sized("qwen35-27b", ctx=262144, slots=1, cache_type_k="q8_0", cache_type_v="q8_0")
-    assert packed.device - plain.device == 262144 * 2048 * 2
+    """2048 elements a cell, one layer at a time, beside a mask of 512 tokens; each entry 2 B."""
+    plain, packed = (
+        [
+            sized("qwen35-27b", ctx=ctx, slots=1, cache_type_k=kind, cache_type_v=kind)
+            for ctx in (131072, 262144)
+        ]
+        for kind in ("f16", "q8_0")
+    )
+    assert plain[1].device - plain[0].device == 131072 * 512 * 2
+    assert packed[1].device - packed[0].device == 131072 * (2048 + 512) * 2
 
 
 def test_whole_batches_of_logits_on_older_builds() -> None:
