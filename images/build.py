@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import time
 import tomllib
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -31,8 +32,6 @@ from patches.tree import PatchedTree
 
 _NOT_COMPILED: Final = frozenset({".git", ".github", "benches", "docs", "gguf-py", "media", "models", "pocs"})
 _FREE_BYTES: Final = 3 << 30
-FRESH: Final = "build,programs,stand-ins,root,cpu"
-"""The stages that a fresh build runs anew; the compilers are installed once."""
 
 
 def build(
@@ -51,7 +50,7 @@ def build(
         jobs: compile jobs; by default what processors and free memory allow.
         push: a reference (`registry/name:tag`) to push to; the record then names the pushed digest.
         base: a base or its name, by default the flavour's first.
-        ccache: the name of the compiler cache. fresh: run every step anew but the compilers' installation.
+        ccache: the name of the compiler cache. fresh: run every step anew but the packages'.
 
     Raises:
         BadInput: the base is not of this flavour, or an option is unknown to the engine.
@@ -88,7 +87,8 @@ def _build(made: Recipe, tree: PatchedTree, *, jobs: int | None, ccache: str, fr
     log = _log_file(f"build-{made.flavour.name}")
     say.step("build", f"{made.tag} with {count} jobs (log: {log})")
     started = time.monotonic()
-    arguments = build_arguments(made, image, epoch=epoch(tree), ccache=ccache)
+    word = uuid.uuid4().hex if fresh else ""
+    arguments = build_arguments(made, image, epoch=epoch(tree), ccache=ccache, fresh=word)
     words = [
         word
         for pair in labels(made, tree, image, version=_version()).items()
@@ -99,7 +99,6 @@ def _build(made: Recipe, tree: PatchedTree, *, jobs: int | None, ccache: str, fr
         "--provenance=false",
         "--tag",
         made.tag,
-        *(["--no-cache-filter", FRESH] if fresh else []),
     ]
     with context(tree.path) as folder, _jobs_file(count) as secret:
         argv = buildx(folder, target=made.flavour.name, arguments=arguments, secret=secret, words=words)
@@ -135,9 +134,10 @@ def probe(flavour: Flavour, tree: PatchedTree, *, base: str | Base = "") -> Path
     with host_faults(paths.home()):
         image = bases.ensure(made.base)
     log = _log_file(f"probe-{flavour.name}")
-    arguments = build_arguments(made, image, epoch=epoch(tree), ccache="default")
+    word = uuid.uuid4().hex
+    arguments = build_arguments(made, image, epoch=epoch(tree), ccache="default", fresh=word)
     with host_faults(paths.home()), _alone(), context(tree.path) as folder, _jobs_file(1) as secret:
-        words = ["--output", "type=cacheonly", "--no-cache-filter", "probe"]
+        words = ["--output", "type=cacheonly"]
         run_buildkit(
             buildx(folder, target="probe", arguments=arguments, secret=secret, words=words), log=log, jobs=1
         )

@@ -129,8 +129,15 @@ def jobs_for(flavour: Flavour, available: int, processors: int) -> int:
     return max(1, min(processors, by_memory))
 
 
-def build_arguments(made: Recipe, base: BaseImage, *, epoch: int, ccache: str) -> dict[str, str]:
-    """The Dockerfile's arguments; lists are words separated by blanks."""
+def build_arguments(
+    made: Recipe, base: BaseImage, *, epoch: int, ccache: str, fresh: str = ""
+) -> dict[str, str]:
+    """The Dockerfile's arguments; lists are words separated by blanks.
+
+    Args:
+        fresh: another word runs every step anew but the packages'. Not BuildKit's --no-cache: that of engine
+            20.10 throws the compiler cache's mount away with it.
+    """
     device = made.flavour.device
     return {
         "BASE": base.tag,
@@ -148,6 +155,7 @@ def build_arguments(made: Recipe, base: BaseImage, *, epoch: int, ccache: str) -
         "DEVICE_TARGET": device.target if device else "",
         "CCACHE": ccache,
         "SOURCE_DATE_EPOCH": str(epoch),
+        "FRESH": fresh,
     }
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import command
-from images import build, recipe
+from images import recipe
 from paths import ROOT
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -48,12 +48,11 @@ def test_every_argument_of_the_dockerfile_is_given_and_no_other() -> None:
     assert declared == set(given)
 
 
-def test_every_flavour_is_a_stage_and_every_fresh_stage_exists() -> None:
+def test_every_flavour_is_a_stage() -> None:
     from images import flavours
 
     stages = set(re.findall(r"^FROM \S+ AS (\S+)", DOCKERFILE.read_text(), re.MULTILINE))
     assert set(flavours.names()) <= stages
-    assert set(build.FRESH.split(",")) <= stages
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
