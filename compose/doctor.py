@@ -7,7 +7,9 @@ import shutil
 import tempfile
 import time
 from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import paths
 from compose import doctor_engine as engine
@@ -33,33 +35,40 @@ SPEED_SAMPLE = 64 << 20
 """Bytes written and read back to measure a disk: below the second on anything that serves models well."""
 
 
+ALWAYS: dict[str, facts.Fact[Any]] = {
+    "distribution": facts.DISTRIBUTION,
+    "memory": facts.MEMORY,
+    "engine": facts.ENGINE,
+    "kernel": facts.KERNEL,
+    "command_line": facts.COMMAND_LINE,
+    "gpu_memory": facts.GPU_MEMORY,
+    "nodes": facts.NODES,
+    "targets": facts.TARGETS,
+    "container": facts.CONTAINER,
+    "own_limit": facts.OWN_LIMIT,
+    "selinux": facts.SELINUX,
+    "programs": facts.PROGRAMS,
+    "firmware": facts.FIRMWARE,
+}
+ADVISING: dict[str, facts.Fact[Any]] = {
+    "processes": facts.PROCESSES,
+    "own_pids": facts.OWN_PIDS,
+    "power": facts.POWER,
+    "limits": facts.LIMITS,
+}
+
+
 def gather(*, quick: bool = False) -> facts.Facts:
-    """Ask the host everything.
+    """Ask the host everything, all questions at once.
 
     Args:
         quick: leave out what only advises (speed of the disk, other servers, power, limits).
     """
-    return facts.Facts(
-        distribution=facts.DISTRIBUTION.ask(),
-        memory=facts.MEMORY.ask(),
-        engine=facts.ENGINE.ask(),
-        kernel=facts.KERNEL.ask(),
-        command_line=facts.COMMAND_LINE.ask(),
-        gpu_memory=facts.GPU_MEMORY.ask(),
-        nodes=facts.NODES.ask(),
-        targets=facts.TARGETS.ask(),
-        container=facts.CONTAINER.ask(),
-        own_limit=facts.OWN_LIMIT.ask(),
-        selinux=facts.SELINUX.ask(),
-        environment=dict(os.environ),
-        programs=facts.PROGRAMS.ask(),
-        disks=disks(measure=not quick),
-        firmware=facts.Firmware(release=None, mes=None) if quick else facts.FIRMWARE.ask(),
-        processes=() if quick else facts.PROCESSES.ask(),
-        own_pids=frozenset() if quick else facts.OWN_PIDS.ask(),
-        power=facts.Power() if quick else facts.POWER.ask(),
-        limits=() if quick else facts.LIMITS.ask(),
-    )
+    asked = ALWAYS if quick else ALWAYS | ADVISING
+    with ThreadPoolExecutor(max_workers=len(asked)) as pool:
+        answers = {name: pool.submit(fact.ask) for name, fact in asked.items()}
+    told = {name: answer.result() for name, answer in answers.items()}
+    return facts.Facts(**told, environment=dict(os.environ), disks=disks(measure=not quick))
 
 
 def disks(*, measure: bool) -> tuple[facts.Disk, ...]:
