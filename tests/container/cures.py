@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import random
 import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from checks.arrangement import Arrangement
-from checks.launcher import Launcher, Model
+from checks.launcher import Launcher, Model, Running
 from errors import CheckFailed
 from tests.makers import tiny
 
@@ -24,6 +25,7 @@ SIZES: Final = tiny.Qwen4Exp(top_k=4096, experts=2)
 
 SEED: Final = 3
 DRAFTING: Final = Arrangement(batch=512, ubatch=64, context=2048, checkpoints=0, drafting=True)
+FINISHED: Final = re.compile(r"draft acceptance = ")
 CANDIDATE: Final = re.compile(r"draft candidate +(\d+), pos +(\d+): +(\d+) \( *([\d.]+)\)")
 
 
@@ -86,15 +88,25 @@ def candidates_of_one_request(launcher: Launcher) -> list[list[tuple[str, ...]]]
     running = launcher.start(replace(DRAFTING, extra=("-lv", "5")))
     try:
         client, lists, seen = running.client(), [], 0
-        for job in (same, other, same, same):
+        for answered, job in enumerate((same, other, same, same), start=1):
             client.complete(*job)
-            found = CANDIDATE.findall(running.log())
+            found = CANDIDATE.findall(log_of(running, answered))
             if job is same:
                 lists.append(found[seen:])
             seen = len(found)
         return lists
     finally:
         launcher.stop(running)
+
+
+def log_of(running: Running, answered: int, patience_s: float = 60) -> str:
+    """The log up to the end of that many requests: the answer arrives before Docker has the last lines."""
+    end = time.monotonic() + patience_s
+    while len(FINISHED.findall(log := running.log())) < answered:
+        if time.monotonic() > end:
+            raise CheckFailed(f"the log does not show the end of request {answered}", why=log[-400:])
+        time.sleep(0.1)
+    return log
 
 
 def checkpoint_of_another_prompt(launcher: Launcher) -> float:
