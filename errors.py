@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
+from typing import Final
+
+import paths
 
 
 class HaloforgeError(Exception):
@@ -82,7 +86,23 @@ def of_system(error: OSError) -> HaloforgeError | None:
             why="this user may not write or read there",
             hint="point HALOFORGE_HOME / HALOFORGE_MODELS to a folder of your own, or change its owner",
         )
+    if error.errno in _NO_FOLDER and error.filename and _is_ours(str(error.filename)):
+        return HostLacks(
+            f"cannot use {error.filename}",
+            why=error.strerror or str(error),
+            hint="point HALOFORGE_HOME / HALOFORGE_MODELS to a folder",
+        )
     return None
+
+
+_NO_FOLDER: Final = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP)
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a path stands in the way of the folders that the user may move: it holds them, or is one."""
+    path = Path(name).absolute()
+    folders = (paths.home(), paths.models())
+    return any(path == folder or path in folder.parents or path.is_relative_to(folder) for folder in folders)
 
 
 def nearest(wrong: str, known: list[str]) -> str:

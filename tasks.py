@@ -10,9 +10,11 @@ from typing import Any
 
 from invoke.collection import Collection
 from invoke.context import Context
+from invoke.exceptions import Exit, ParseError
+from invoke.program import Program
 from invoke.tasks import task
 
-from errors import HaloforgeError, of_system
+from errors import BadInput, HaloforgeError, of_system
 
 
 def job(**options: Any) -> Callable[[Callable[..., int | None]], Any]:
@@ -45,6 +47,27 @@ def job(**options: Any) -> Callable[[Callable[..., int | None]], Any]:
 
     return wrap
 
+
+_parse_of_invoke = Program.parse_tasks
+
+
+def _parse_tasks(program: Program) -> None:
+    """Invoke's own, but a wrong word or flag is bad input (2): Invoke ends with 1, or with a traceback."""
+    try:
+        _parse_of_invoke(program)
+    except ParseError as error:
+        name = getattr(error.context, "name", None)
+        hint = f"./inv --help {name}" if name else "./inv --list"
+        raise Exit(f"error: {error}\n  next: {hint}", code=BadInput.exit_code) from error
+    except ValueError as error:
+        hint = "./inv --help TASK says which flags take an INT"
+        raise Exit(
+            f"error: a flag wants another value: {error}\n  next: {hint}", code=BadInput.exit_code
+        ) from error
+
+
+# Invoke has no hook for this, and `invoke` itself must act like `./inv`, so its method is replaced.
+Program.parse_tasks = _parse_tasks  # type: ignore[method-assign, assignment]
 
 ns = Collection()
 
@@ -462,7 +485,11 @@ def presets(_: Context, json: bool = False) -> None:
 
 @job(
     iterable=["set"],
-    help={"preset": PRESET_HELP, "set": SET_HELP, "json": "print one JSON document"},
+    help={
+        "preset": "a name (./inv presets) or a YAML file; may stand without the flag",
+        "set": SET_HELP,
+        "json": "print one JSON document",
+    },
 )
 def presets_show(_: Context, preset: str, set: list[str] | None = None, json: bool = False) -> None:
     """Show a preset resolved: every setting, where it differs from the default, and the engine's command."""

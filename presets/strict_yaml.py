@@ -19,6 +19,9 @@ LARGEST_FILE: Final = 256 * 1024
 """Bytes; a preset is a page of text, anything larger is another file."""
 MOST_NODES: Final = 20_000
 """Nodes after anchors are followed, so that a few nested aliases cannot fill the memory."""
+DEEPEST: Final = 64
+"""Values inside values; an alias that holds itself has no end."""
+HINT: Final = "mend the file; ./inv presets.schema says what a preset holds"
 
 
 class Plain(str):
@@ -58,16 +61,20 @@ def parse(text: str, *, source: str = "<text>") -> Document:
     try:
         nodes = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
     except yaml.YAMLError as error:
-        raise BadInput(f"{source} is not valid YAML", why=_reason(error, text)) from error
+        raise BadInput(f"{source} is not valid YAML", why=_reason(error, text), hint=HINT) from error
+    except RecursionError:
+        raise BadInput(f"{source} cannot be used", why="it is nested too deep", hint=HINT) from None
     if len(nodes) > 1:
         raise BadInput(
             f"{source} holds {len(nodes)} YAML documents", why="one is expected", hint="remove `---`"
         )
     root = nodes[0] if nodes else None
     if root is None:
-        raise BadInput(f"{source} is empty", why="a mapping of settings is expected")
+        raise BadInput(f"{source} is empty", why="a mapping of settings is expected", hint=HINT)
     if not isinstance(root, yaml.MappingNode):
-        raise BadInput(f"{source} is not a mapping", why="`key: value` lines are expected at its top level")
+        raise BadInput(
+            f"{source} is not a mapping", why="`key: value` lines are expected at its top level", hint=HINT
+        )
     reader = _Reader(source)
     values = reader.mapping(root)
     lines = {key.value: key.start_mark.line + 1 for key, _ in root.value if key.value != "<<"}
@@ -80,11 +87,22 @@ class _Reader:
     def __init__(self, source: str) -> None:
         self.source = source
         self.nodes = 0
+        self.depth = 0
 
     def value(self, node: yaml.Node) -> Any:
         self.nodes += 1
         if self.nodes > MOST_NODES:
             raise self.refuse(node, f"more than {MOST_NODES} values once its aliases are followed")
+        if self.depth >= DEEPEST:
+            raise self.refuse(node, f"values nested deeper than {DEEPEST}, or an alias that holds itself")
+        self.depth += 1
+        try:
+            return self.plain(node)
+        finally:
+            self.depth -= 1
+
+    def plain(self, node: yaml.Node) -> Any:
+        """The value of a node as plain Python: text, lists and mappings."""
         if isinstance(node, yaml.ScalarNode):
             return self.scalar(node)
         if isinstance(node, yaml.SequenceNode):
@@ -121,11 +139,11 @@ class _Reader:
         for part in parts:
             if not isinstance(part, yaml.MappingNode):
                 raise self.refuse(part, "`<<` wants a mapping")
-            merged = {**self.mapping(part), **merged}
+            merged = {**self.value(part), **merged}
         return merged
 
     def refuse(self, node: yaml.Node, why: str) -> BadInput:
-        return BadInput(f"{self.source}, line {node.start_mark.line + 1}", why=why)
+        return BadInput(f"{self.source}, line {node.start_mark.line + 1}", why=why, hint=HINT)
 
 
 _IMPLICIT_TAGS: Final = frozenset(

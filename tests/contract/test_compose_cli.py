@@ -58,6 +58,10 @@ def test_a_wrong_preset_is_bad_input(text: str, words: str, tmp_path: Path, home
         (["render", "--preset", "demo", "--target", "quadlets"], 2, "did you mean 'quadlet'?"),
         (["presets.show", "dem"], 2, "did you mean 'demo'?"),
         (["rollback"], 2, "no earlier deployment"),
+        (["deploy", "--presett", "demo"], 2, "./inv --help deploy"),
+        (["deplo"], 2, "./inv --list"),
+        (["deploy", "--jobs", "two"], 2, "'two'"),
+        (["presets.show"], 2, "./inv --help presets.show"),
         (["logs"], 2, "nothing is deployed"),
     ],
 )
@@ -123,3 +127,13 @@ def test_rendering_needs_nothing_built_and_nothing_fetched(tmp_path: Path, home:
         assert done.returncode == 0, done.stderr
         assert "not here yet" in done.stderr
         assert "/model/" in (tmp_path / target / file).read_text()
+
+
+@pytest.mark.parametrize("home", ["/proc/none", "FILE"])
+def test_a_home_that_can_be_no_folder_is_told(home: str, tmp_path: Path) -> None:
+    place = tmp_path / "file"
+    place.write_text("")
+    done = inv("fetch", env={"HALOFORGE_HOME": str(place) if home == "FILE" else home})
+    assert done.returncode == 3, done.stderr
+    assert "HALOFORGE_HOME" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -226,6 +226,15 @@ def test_aliases_cannot_fill_the_memory() -> None:
         strict_yaml.parse(text)
 
 
+@pytest.mark.parametrize(
+    "text", ["a: &a\n  b: *a\n", "&a\nmodel: *a\n", "a: &a [*a]\n", "a: &a\n  <<: *a\n", "[" * 3000]
+)
+def test_nesting_without_end_is_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="nested") as caught:
+        strict_yaml.parse(text)
+    assert caught.value.hint
+
+
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_bytes(b"purpose: \xff\xfe\n")
