@@ -23,6 +23,8 @@ from images.flavours import Data, describe
 
 FILE: Final = Path(__file__).resolve().parent / "bases.yaml"
 REPOSITORY: Final = "haloforge/base"
+_MADE: Final = "io.haloforge.base"
+"""The label of a base that was made here; it says from which suites."""
 _LEFT_OUT: Final = ("/usr/share/man/*", "/usr/share/locale/*", "/usr/share/doc/*", "/usr/share/info/*")
 
 
@@ -167,9 +169,12 @@ def _stored(base: Base) -> BaseImage | None:
     found = daemon.inspect(tag)
     if found is None:
         return None
+    if base.registry and any(
+        entry.endswith(base.registry.digest) for entry in found.get("RepoDigests") or ()
+    ):
+        return BaseImage(tag=tag, id=found["Id"], origin=base.registry.pinned)
     labels = found["Config"].get("Labels") or {}
-    origin = labels.get("io.haloforge.base") or (base.registry.pinned if base.registry else base.name)
-    return BaseImage(tag=tag, id=found["Id"], origin=origin)
+    return BaseImage(tag=tag, id=found["Id"], origin=labels.get(_MADE, base.name))
 
 
 def _pulled(base: Base, registry: Registry) -> BaseImage:
@@ -208,6 +213,7 @@ def _made(base: Base, debian: Debian) -> BaseImage:
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{base.name}.log"
     tar = folder / f".{base.name}.{os.getpid()}.tar"
+    origin = f"made-from-{'+'.join(debian.suites)}"
     say.step("base", f"making {base.name} from {archives.main} (log: {log})")
     try:
         words = [
@@ -217,14 +223,10 @@ def _made(base: Base, debian: Debian) -> BaseImage:
             *sources(debian, archives),
         ]
         command.run(["mmdebstrap", *words], log=log, timeout=1800, hint=f"see {log}")
-        identity = daemon.import_root(
-            tar, tag_of(base), ['CMD ["sh"]', f"LABEL io.haloforge.base=made-from-{'+'.join(debian.suites)}"]
-        )
+        identity = daemon.import_root(tar, tag_of(base), ['CMD ["sh"]', f"LABEL {_MADE}={origin}"])
     finally:
         tar.unlink(missing_ok=True)
-    return BaseImage(
-        tag=tag_of(base), id=identity, origin=f"made from {archives.main} {' '.join(debian.suites)}"
-    )
+    return BaseImage(tag=tag_of(base), id=identity, origin=origin)
 
 
 def sources(debian: Debian, archives: apt.Archives) -> list[str]:
