@@ -41,21 +41,20 @@ def other(cpu_image: ImageRecord) -> Iterator[PatchedTree]:
 
 def killed_while_compiling() -> None:
     """Start a build in a process group of its own and end all of it with SIGKILL once the compiler runs."""
-    process = subprocess.Popen(
+    said = []
+    with subprocess.Popen(
         [sys.executable, "-c", CHILD],
         cwd=paths.ROOT,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    )
-    assert process.stderr is not None
-    said = []
-    for line in process.stderr:
-        said.append(line)
-        if "RUN --mount=type=cache" in line:
-            break
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            said.append(line)
+            if "RUN --mount=type=cache" in line:
+                break
+        os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL, said
 
 
