@@ -118,7 +118,8 @@ def lines(found: Status) -> Iterator[str]:
     answers = "answers" if found.ready else "does not answer"
     yield f"{found.name}: {found.state}{health}, {answers} at {found.url}"
     yield f"  preset {found.preset}, image {found.image}, container {found.container}"
-    yield f"  restarts {found.restarts}, started {found.started[:19].replace('T', ' ')} UTC"
+    if found.started:
+        yield f"  restarts {found.restarts}, started {found.started[:19].replace('T', ' ')} UTC"
     if found.problem:
         yield f"  problem: {found.problem}"
     gpu = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,8 @@ def test_the_status_is_told_in_lines() -> None:
         "drafts kept: 80%",
     ):
         assert words in text  # fmt: skip
+    gone = "\n".join(status.lines(replace(found, state="gone", health="", ready=False, started="")))
+    assert "started" not in gone
 
 
 def test_a_process_is_measured_without_its_page_cache(tmp_path: Path) -> None:
