@@ -8,19 +8,15 @@ llama-perplexity prints for a base file is not used: it is kept there in 16 bits
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
-import say
 from checks.check import Check
 from checks.launcher import Launcher, work_folder
 from checks.prompts import sentences
 from checks.room import ONE_SLOT, Room, Unmet, Wrong
-
-Read = TypeVar("Read")
 
 ALLOWED: Final = 0.01
 """Largest relative difference of two perplexities. Good GPU runs were 0.33 % off the CPU (PEERS.md 4)."""
@@ -35,6 +31,9 @@ KLD: Final = 0.02
 """Largest mean KL divergence in nats; a q8_0 cache has 0.0018 on the real model (PEERS.md 4)."""
 
 WORDS: Final = 600
+FEW_CHUNKS: Final = 4
+"""With fewer chunks of 256 tokens a perplexity says little."""
+
 BASE: Final = (
     "-f", "{folder}/text", "-c", "256", "-b", "256", "--chunks", "16",
     "--kl-divergence-base", "{folder}/base",
@@ -45,10 +44,10 @@ vocabulary of 250,000."""
 
 @dataclass(frozen=True, kw_only=True)
 class Divergence:
-    """How one way to compute differs from the base.
+    """How one way to compute differs from the base, over the text so far.
 
     Args:
-        perplexity: its own, final.
+        perplexity: its own.
         mean: mean KL divergence, in nats.
         top: share of places with the same likeliest token, 0 to 1.
     """
@@ -86,10 +85,10 @@ def perplexity(room: Room) -> str:
     first, *others = GPU_WAYS if room.device else CPU_WAYS
     text = sentences(700, WORDS if room.quick else 3 * WORDS)
     with work_folder({"text": text}) as folder:
-        right = _measured(launcher, folder, first.arguments, final_estimate)
-        said = [f"{first.name} {right:.4f}"]
+        right = estimates(_measured(launcher, folder, first.arguments))
+        said = []
         for way in others:
-            found = _measured(launcher, folder, ("--kl-divergence", *way.arguments), divergence)
+            found = divergences(_measured(launcher, folder, ("--kl-divergence", *way.arguments)))
             said.append(judge(first.name, right, way.name, found))
     return "; ".join(said)
 
@@ -98,9 +97,9 @@ def cached(room: Room) -> str:
     """The same with a q8_0 KV cache against an f16 one."""
     launcher = _launcher(room)
     with work_folder({"text": sentences(701, WORDS)}) as folder:
-        right = _measured(launcher, folder, (), final_estimate)
+        right = estimates(_measured(launcher, folder, ()))
         small = ("--kl-divergence", "-ctk", "q8_0", "-ctv", "q8_0")
-        found = _measured(launcher, folder, small, divergence)
+        found = divergences(_measured(launcher, folder, small))
         return judge("f16 cache", right, "q8_0 cache", found, top=Q8_TOP)
 
 
@@ -131,67 +130,58 @@ def judge_devices(held: Sequence[str], wanted: str) -> str:
     return f"weights on {names}"
 
 
-def final_estimate(output: str) -> float:
-    """The final perplexity that llama-perplexity printed.
+def estimates(output: str) -> dict[int, float]:
+    """The perplexity after each chunk, by the chunk's number, as llama-perplexity prints it.
+
+    >>> estimates("[1]6459.7651,[2]4630.0192,")
+    {1: 6459.7651, 2: 4630.0192}
+    """
+    return {int(chunk): float(value) for chunk, value in re.findall(r"\[(\d+)\](\d+\.\d+),", output)}
+
+
+def divergences(output: str) -> dict[int, Divergence]:
+    """The rows that llama-perplexity --kl-divergence prints, one after each chunk, by its number."""
+    number = r"\s+(-?[\d.]+) ±\s+[\d.]+"
+    row = re.compile(rf"^ *(\d+){number}{number}{number}{number} %{number} %", re.MULTILINE)
+    return {
+        int(chunk): Divergence(perplexity=float(own), mean=float(mean), top=float(top) / 100)
+        for chunk, own, _, mean, _, top in row.findall(output)
+    }
+
+
+def judge(
+    base: str, right: Mapping[int, float], name: str, found: Mapping[int, Divergence], *, top: float = TOP
+) -> str:
+    """Hold one way to compute against the base, after the last chunk that both have printed.
+
+    The engine does not flush its log when it ends (common/log.cpp says so): on a busy machine the last
+    lines are lost at times, the final estimate among them. What was printed after an earlier chunk is
+    as true, over a text that is shorter by a chunk or two.
 
     Raises:
-        Wrong: there is none.
+        Wrong: its perplexity, its likeliest tokens or its distributions are too far off, or there are
+            too few chunks to say.
     """
-    found = re.search(r"Final estimate: PPL = ([0-9.]+)", output)
-    if not found:
-        raise Wrong("llama-perplexity gave no final estimate", got=output[-300:])
-    return float(found.group(1))
-
-
-def divergence(output: str) -> Divergence:
-    """What llama-perplexity --kl-divergence found.
-
-    Raises:
-        Wrong: a figure is missing.
-    """
-    figures = [
-        re.search(pattern, output)
-        for pattern in (r"Mean PPL\(Q\)\s*:\s*(\S+)", r"Mean\s+KLD:\s*(\S+)", r"Same top p:\s*(\S+)")
-    ]
-    found = [float(figure.group(1)) for figure in figures if figure]
-    if len(found) != len(figures):
-        raise Wrong("llama-perplexity gave no divergence", got=output[-300:])
-    return Divergence(perplexity=found[0], mean=found[1], top=found[2] / 100)
-
-
-def judge(base: str, right: float, name: str, found: Divergence, *, top: float = TOP) -> str:
-    """Hold one way to compute against the base.
-
-    Raises:
-        Wrong: its perplexity, its likeliest tokens or its distributions are too far off.
-    """
-    off = abs(found.perplexity / right - 1)
-    said = f"{name} {found.perplexity:.4f} (KLD {found.mean:.1e}, same top {found.top:.1%})"
-    if not off <= ALLOWED or found.top < top or found.mean > KLD:
+    common = set(right) & set(found)
+    if not common or max(common) < FEW_CHUNKS:
+        raise Wrong(f"llama-perplexity gave {len(right)} and {len(found)} chunks, {FEW_CHUNKS} are needed")
+    last = max(common)
+    own = found[last]
+    off = abs(own.perplexity / right[last] - 1)
+    said = f"{name} {own.perplexity:.2f} for {right[last]:.2f} (KLD {own.mean:.1e}, same top {own.top:.1%})"
+    if not off <= ALLOWED or own.top < top or own.mean > KLD:
         raise Wrong(
             f"{name} is not {base}: perplexity off by {off:.2%} (allowed {ALLOWED:.0%}),"
-            f" mean KLD {found.mean:.1e} (allowed {KLD}),"
-            f" same top token {found.top:.1%} (at least {top:.0%})",
-            expected=f"{base} {right:.4f}", got=said,
+            f" mean KLD {own.mean:.1e} (allowed {KLD}),"
+            f" same top token {own.top:.1%} (at least {top:.0%})",
+            expected=f"{base} {right[last]:.4f}", got=said,
         )  # fmt: skip
     return said
 
 
-def _measured(
-    launcher: Launcher, folder: Path, arguments: tuple[str, ...], read: Callable[[str], Read]
-) -> Read:
-    """Run llama-perplexity and read its output.
-
-    The engine does not flush its log when it ends (common/log.cpp says so), and on a busy machine the
-    last lines, which hold the result, are lost at times: then it is run again, four times at most.
-    """
-    for _ in range(4):
-        done = launcher.program("llama-perplexity", [*BASE, *arguments], folder)
-        with suppress(Wrong):
-            return read(done.out + done.err)
-        say.warn("llama-perplexity ended without its result, which it loses at times; running it again")
+def _measured(launcher: Launcher, folder: Path, arguments: tuple[str, ...]) -> str:
     done = launcher.program("llama-perplexity", [*BASE, *arguments], folder)
-    return read(done.out + done.err)
+    return done.out + done.err
 
 
 def _launcher(room: Room) -> Launcher:
