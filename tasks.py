@@ -66,7 +66,21 @@ def _parse_tasks(program: Program) -> None:
         ) from error
 
 
-# Invoke has no hook for this, and `invoke` itself must act like `./inv`, so its method is replaced.
+_list_of_invoke = Program.parse_cleanup
+
+
+def _list_tasks(program: Program) -> None:
+    """Invoke's own lists and help; a reader that has seen enough (`| head`) is no error to trace."""
+    try:
+        _list_of_invoke(program)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise Exit(code=141) from None
+
+
+# Invoke has no hook for these, and `invoke` itself must act like `./inv`, so its methods are replaced.
+Program.parse_cleanup = _list_tasks  # type: ignore[method-assign, assignment]
 Program.parse_tasks = _parse_tasks  # type: ignore[method-assign, assignment]
 
 ns = Collection()

@@ -137,3 +137,16 @@ def test_a_home_that_can_be_no_folder_is_told(home: str, tmp_path: Path) -> None
     assert done.returncode == 3, done.stderr
     assert "HALOFORGE_HOME" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("words", [["--list"], ["--help", "deploy"], ["presets.schema"]])
+def test_a_reader_that_has_seen_enough_is_no_traceback(words: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as closed:
+        done = subprocess.run(
+            [sys.executable, "-m", "invoke", "--search-root", paths.ROOT, *words],
+            stdout=closed, stderr=subprocess.PIPE, text=True, timeout=120, check=False,
+        )  # fmt: skip
+    assert done.returncode == 141, done.stderr
+    assert done.stderr == ""
