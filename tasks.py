@@ -993,9 +993,19 @@ def check_faults(
     return 0 if table.good else 1
 
 
+@job(help={"json": "print one JSON document"})
+def check_list(_: Context, json: bool = False) -> None:
+    """List the checks: what each proves, when it passes, and what it would have caught."""
+    import say
+    from checks import suite
+
+    say.document(suite.listed()) if json else print(suite.listed_text())
+
+
 check_tasks = Collection("check")
 check_tasks.add_task(check, name="run", default=True)
 check_tasks.add_task(check_faults, name="faults")
+check_tasks.add_task(check_list, name="list")
 ns.add_task(smoke)
 ns.add_collection(check_tasks)
 

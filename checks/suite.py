@@ -75,6 +75,29 @@ def select(names: Collection[str]) -> list[Check]:
     ]
 
 
+def listed() -> list[dict[str, str | bool]]:
+    """The checks as plain values, in the order they run."""
+    return [
+        {
+            "id": check.id, "proves": check.proves, "rule": check.rule, "upstream": check.upstream,
+            "quick": check.quick, "starts_servers": check.starts,
+        }
+        for check in CHECKS
+    ]  # fmt: skip
+
+
+def listed_text() -> str:
+    """The checks for people: four lines each."""
+    blocks = []
+    for check in CHECKS:
+        marks = [word for word, on in (("quick", check.quick), ("starts servers", check.starts)) if on]
+        lines = [f"{check.id}  ({', '.join(marks) or 'full run only'})", f"  proves: {check.proves}"]
+        lines += [f"  passes: {check.rule}"]
+        lines += [f"  caught: {check.upstream}"] if check.upstream else []
+        blocks.append("\n".join(lines))
+    return "\n".join(blocks)
+
+
 def _made(room: Room, check: Check, repeat: str) -> Result:
     start, outcome, expected, got = time.monotonic(), Outcome.FAILED, "", ""
     try:
