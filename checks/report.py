@@ -62,12 +62,14 @@ class Report:
         target: what was checked.
         results: in the order they were made.
         accepted: ids whose skip was accepted beforehand.
+        left_out: ids of checks that need to start servers, where only a running one was given.
     """
 
     name: str
     target: str
     results: tuple[Result, ...]
     accepted: frozenset[str] = frozenset()
+    left_out: tuple[str, ...] = ()
 
     def bad(self, result: Result) -> bool:
         """Whether this result makes the run a failure."""
@@ -102,7 +104,23 @@ class Report:
         console.print(shown)
         for result in self.failures:
             console.print(escape(_story(result)), soft_wrap=True)
+        for line in self._notes():
+            console.print(escape(line), soft_wrap=True)
         return out.getvalue().rstrip()
+
+    def _notes(self) -> list[str]:
+        """What was not checked, and how to have it checked or accept that it was not."""
+        skipped = [result.id for result in self.failures if result.outcome is Outcome.SKIPPED]
+        notes = []
+        if skipped:
+            flags = " ".join(f"--accept {name}" for name in skipped)
+            notes.append(f"a skipped check counts as a failure; to accept these: {flags}")
+        if self.left_out:
+            notes.append(
+                f"{len(self.left_out)} checks start servers of their own and were left out:"
+                " ./inv check --image IMAGE --model FILE makes them"
+            )
+        return notes
 
     def to_json(self) -> dict[str, Any]:
         """The report as plain values."""
@@ -111,6 +129,7 @@ class Report:
             "target": self.target,
             "passed": self.passed,
             "accepted": sorted(self.accepted),
+            "left_out": list(self.left_out),
             "results": [{**asdict(result), "outcome": result.outcome.value} for result in self.results],
         }
 

@@ -40,7 +40,8 @@ def run(
     Args:
         room: the servers to check, and whether to be quick.
         target: what is checked, for the report.
-        only: ids or groups to run; empty runs all, or those of the quick run.
+        only: ids or groups to run; empty runs all, or those of the quick run. Without a launcher it
+            leaves out the checks that need to start servers, and the report names them.
         accept: ids or groups whose skip is no failure; `STARTING` stands for all that need to start
             servers, which a server that runs already cannot do.
         repeat: gives the one command that repeats a check.
@@ -49,13 +50,17 @@ def run(
     Raises:
         BadInput: a name in `only` or `accept` is no check and no group.
     """
-    chosen = select(only) if only else [check for check in CHECKS if check.quick or not room.quick]
+    wanted = select(only) if only else [check for check in CHECKS if check.quick or not room.quick]
+    chosen = [check for check in wanted if only or room.launcher or not check.starts]
     results = []
     for check in chosen:
         results.append(_made(room, check, repeat(check.id)))
         on_result(results[-1])
     accepted = frozenset(check.id for check in select(accept))
-    return Report(name="check", target=target, results=tuple(results), accepted=accepted)
+    left_out = tuple(check.id for check in wanted if check not in chosen)
+    return Report(
+        name="check", target=target, results=tuple(results), accepted=accepted, left_out=left_out
+    )  # fmt: skip
 
 
 def select(names: Collection[str]) -> list[Check]:

@@ -10,8 +10,8 @@ from checks.room import Room
 from errors import BadInput
 from tests.contract.stub_engine import KEY, Fault, stub_engine
 
-ACCEPTED = [suite.STARTING, "contract.effort", "contract.key"]
-"""Skips that a stub on its own cannot avoid: it starts no servers, and knows no reasoning effort."""
+ACCEPTED = ["contract.effort", "contract.key"]
+"""Skips that a stub cannot avoid: it knows no reasoning effort, and has no key unless it is given one."""
 
 
 def checked(fault: Fault | None = None, *, only: list[str] | None = None, key: str | None = None) -> Report:
@@ -26,6 +26,7 @@ def failed(report: Report) -> dict[str, str]:
 def test_a_sound_server_passes_all_that_can_be_asked_of_it() -> None:
     report = checked()
     assert report.passed, report.table()
+    assert set(report.left_out) == {check.id for check in suite.CHECKS if check.starts and check.quick}
     passed = {result.id for result in report.results if result.outcome is Outcome.PASSED}
     assert passed >= {
         "contract.too-long", "contract.crowd", "contract.stream", "contract.schema", "contract.malformed",
@@ -60,6 +61,7 @@ def test_a_skip_that_was_not_accepted_is_a_failure() -> None:
         report = suite.run(room, target=stub.url, only=["rows.split-2", "contract.malformed"])
     assert not report.passed
     assert "needs to start servers" in failed(report)["rows.split-2"]
+    assert "to accept these: --accept rows.split-2" in report.table()
 
 
 def test_an_accepted_skip_is_shown_and_passes() -> None:
