@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,10 +22,14 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 import paths
-from errors import BadInput, HostLacks
+import say
+from errors import BadInput, HaloforgeError, HostLacks
 
 KEEP: Final = 5
 """How many earlier deployments can be rolled back to."""
+PATIENCE_SECONDS: Final = 120.0
+"""How long to wait for another deploy, rollback or stop; a switch may take longer, see `patience`."""
+POLL_SECONDS: Final = 0.1
 
 
 class _Data(BaseModel):
@@ -179,11 +184,16 @@ def _short(error: Exception) -> str:
 
 
 @contextmanager
-def lock() -> Iterator[int]:
+def lock(*, seconds: float | None = None) -> Iterator[int]:
     """Hold the one lock for changing what runs; yields its descriptor, to be handed to a child.
 
+    A `deploy` that was killed leaves a switch that goes on to its end, so the lock is waited for, aloud.
+
+    Args:
+        seconds: how long to wait; left out, as long as `patience` says.
+
     Raises:
-        HostLacks: another deploy, rollback or stop is at work.
+        HostLacks: another deploy, rollback or stop is still at work after that time.
     """
     try:
         root().mkdir(parents=True, exist_ok=True)
@@ -191,15 +201,50 @@ def lock() -> Iterator[int]:
     except OSError as error:
         raise HostLacks(f"cannot write to {root()}", why=str(error), hint="set HALOFORGE_HOME") from error
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise HostLacks(
-                "another deploy, rollback or stop is at work here",
-                why=f"it holds {root() / '.lock'}; a deploy that was killed still finishes its switch",
-                hint="wait for it, then the same command again; ./inv status shows what runs",
-            ) from error
+        if not _taken(descriptor):
+            _wait(descriptor, seconds)
         yield descriptor
     finally:
         with suppress(OSError):
             os.close(descriptor)
+
+
+def patience() -> float:
+    """Seconds to wait for the lock.
+
+    A switch starts the new deployment and, where that fails, the old one again; 20 s are for the rest.
+    """
+    try:
+        change = journal().switch
+        names = [] if change is None else [name for name in (change.new, change.old) if name is not None]
+        starts = sum(load(name).start_seconds for name in names)
+    except HaloforgeError:  # a damaged record is told of once the lock is held
+        return PATIENCE_SECONDS
+    return max(PATIENCE_SECONDS, 20.0 + starts)
+
+
+def _taken(descriptor: int) -> bool:
+    """Whether the lock could be taken at once."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _wait(descriptor: int, seconds: float | None) -> None:
+    """Wait for the lock; what the other run is at is looked up again, its switch may begin meanwhile."""
+    began = time.monotonic()
+    longest = patience() if seconds is None else seconds
+    say.step("wait", f"another deploy, rollback or stop is at work here; waiting up to {longest:.0f} s")
+    while not _taken(descriptor):
+        if seconds is None:
+            longest = max(longest, patience())
+        if time.monotonic() - began > longest:
+            raise HostLacks(
+                "another deploy, rollback or stop is at work here",
+                why=f"it holds {root() / '.lock'} since more than {longest:.0f} s",
+                hint="wait for it, then the same command again; ./inv status shows what runs",
+            )
+        time.sleep(POLL_SECONDS)
+    say.step("wait", f"it is done after {time.monotonic() - began:.1f} s; going on")
