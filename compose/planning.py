@@ -10,10 +10,10 @@ from images.records import ImageRecord
 from patches.engines import Engine
 from presets import models, models_header
 from presets.models import ModelFiles
+from presets.planner import headers, show
 from presets.planner import host as planner_host
-from presets.planner import show
 from presets.planner.assess import Plan, plan
-from presets.planner.terms import Term, device
+from presets.planner.terms import Budget, Term, device
 from presets.schema import Preset
 
 
@@ -33,6 +33,8 @@ def model_files(preset: Preset) -> ModelFiles:
 def foresee(preset: Preset, engine: Engine, *, freed: int = 0) -> None:
     """Plan from remote headers, so that no image is built and no 100 GB are fetched for what cannot run.
 
+    What is hopeless by the catalog's sizes alone is refused before the network is asked for anything.
+
     Raises:
         BadInput: the head does not fit the engine.
         DoesNotFit: as `gate`.
@@ -40,9 +42,32 @@ def foresee(preset: Preset, engine: Engine, *, freed: int = 0) -> None:
     if preset.local:
         return
     models.chosen(preset)
-    if models.missing(preset) and (files := models_header.of_preset(preset)) is not None:
+    if not models.missing(preset):
+        return
+    refuse_hopeless(preset, engine, freed=freed)
+    if (files := models_header.of_preset(preset)) is not None:
         say.step("models", f"headers of {say.size(files.bytes)} are here, the files are not yet")
         gate(preset, engine, files, freed=freed)
+
+
+def refuse_hopeless(preset: Preset, engine: Engine, *, freed: int = 0) -> None:
+    """Refuse a catalog model whose weights alone are more than there is to give.
+
+    An outline knows weights by the files' sizes, so what is near the bound is left to the real headers.
+
+    Raises:
+        DoesNotFit: with the table.
+    """
+    if headers.outline(preset.model, 0) is None:
+        return
+    budget = _budget(preset, freed)
+    outline = headers.of_preset(preset)
+    found = plan(
+        outline.header, outline.draft, preset.options(), engine.traits, device(preset.flavour), budget,
+        preset=preset.name, outlined=outline.outlined,
+    )  # fmt: skip
+    if sum(term.bytes for term in found.terms if "weights" in term.name) > budget.budget_bytes:
+        raise _too_big(preset, found)
 
 
 def weights(files: ModelFiles) -> Weights:
@@ -74,9 +99,7 @@ def gate(
     Raises:
         DoesNotFit: it is too big, or its memory is not known; with the table.
     """
-    budget = planner_host.budget(
-        reserve_gib=preset.guard_gib, container_mib=preset.memory_limit_mib, freed_bytes=freed
-    )
+    budget = _budget(preset, freed)
     projected: tuple[Term, ...] = ()
     if image is not None:
         headers = [files.header, *([files.draft_header] if files.draft_header else [])]
@@ -91,17 +114,27 @@ def gate(
     for warning in found.warnings:
         say.warn(warning)
     if found.exit_code:
-        raise DoesNotFit(
-            f"preset {preset.name} is {found.verdict}\n{show.text(found, width=100)}",
-            why=f"{say.size(found.total_bytes)} planned, {say.size(budget.budget_bytes)} to give",
-            hint="; ".join(found.advice) or "./inv plan",
-        )
+        raise _too_big(preset, found)
     say.step(
         "plan",
         f"{found.verdict}: {say.size(found.total_bytes)} of {say.size(budget.budget_bytes)}, "
         f"{found.per_slot_context} tokens a slot",
     )
     return found
+
+
+def _budget(preset: Preset, freed: int) -> Budget:
+    return planner_host.budget(
+        reserve_gib=preset.guard_gib, container_mib=preset.memory_limit_mib, freed_bytes=freed
+    )
+
+
+def _too_big(preset: Preset, found: Plan) -> DoesNotFit:
+    return DoesNotFit(
+        f"preset {preset.name} is {found.verdict}\n{show.text(found, width=100)}",
+        why=f"{say.size(found.total_bytes)} planned, {say.size(found.budget.budget_bytes)} to give",
+        hint="; ".join(found.advice) or "./inv plan",
+    )
 
 
 def freed_by_stopping(current: str | None) -> int:
