@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 REMOTE: Final = re.compile(
     r"https?://[^/]+/(?P<repo>[\w.-]+/[\w.-]+)/(?:resolve|blob)/(?P<revision>[\w.-]+)/(?P<path>.+\.gguf)(?:\?.*)?$"
-    r"|[\w.-]+/[\w.-]+@[0-9a-f]{40}:.+\.gguf$"
+    r"|(?P<named>[\w.-]+/[\w.-]+)@(?P<at>[^:]+):(?P<file>.+\.gguf)$"
 )
+COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 CATALOG: Final = re.compile(r"(?P<model>[\w.-]+)/(?P<entry>(?:heads/)?[\w.-]+)$")
 OUTLINES: Final = Path(__file__).with_name("outlines.yaml")
 
@@ -68,16 +69,28 @@ def path_of(reference: str) -> Path:
 
     if match.re is CATALOG and match["model"] not in catalog.names():
         return Path(reference)
-    if match.re is REMOTE and match["repo"]:
-        revision = match["revision"]
-        if not re.fullmatch(r"[0-9a-f]{40}", revision):
-            raise BadInput(
-                f"{reference} names the branch {revision}",
-                why="a branch moves; a plan is for one file",
-                hint="put the commit in its place, 40 hexadecimal digits (the Hub's page lists them)",
-            )
-        reference = f"{match['repo']}@{revision}:{match['path']}"
+    if match.re is REMOTE:
+        reference = _pinned(reference, match)
     return models_header.fetch(reference)
+
+
+def _pinned(reference: str, match: re.Match[str]) -> str:
+    """`OWNER/REPO@REVISION:PATH` from that or from an address.
+
+    Raises:
+        BadInput: the revision is not a full commit.
+    """
+    repo, revision, path = (
+        match[name] or match[other]
+        for name, other in (("repo", "named"), ("revision", "at"), ("path", "file"))
+    )
+    if not COMMIT.fullmatch(revision):
+        raise BadInput(
+            f"{reference} names {revision}, which is not a full commit",
+            why="a branch or tag may move; a plan is for one file",
+            hint=f"write {repo}@COMMIT:{path}, COMMIT being the 40 digits that the Hub's page lists",
+        )
+    return f"{repo}@{revision}:{path}"
 
 
 def of_files(model: Path, draft: Path | None) -> Found:
