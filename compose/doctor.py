@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -86,9 +87,19 @@ def _disk(purpose: str, path: Path, *, measure: bool) -> facts.Disk:
         purpose=purpose,
         path=str(path),
         free=free,
-        writable=os.access(there, os.W_OK),
+        refusal=_refusal(there),
         read_mib_s=_read_speed(there) if measure and free > 4 * SPEED_SAMPLE else None,
     )
+
+
+def _refusal(folder: Path) -> str:
+    """Why no file can be made in a folder. Permissions alone do not tell: root may write to all of /proc."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return ""
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return "" if full else f"{error.strerror or error} ({folder})"
 
 
 def _existing(path: Path) -> Path:

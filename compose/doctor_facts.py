@@ -412,10 +412,13 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True)
 class Disk:
-    """Free bytes where something is to be written; `read_mib_s` = reading past the cache, if measured."""
+    """Free bytes where something is to be written; `read_mib_s` = reading past the cache, if measured.
+
+    `refusal` is what the system says to a file made there; empty where that works, be the disk full or not.
+    """
 
     purpose: str
     path: str
     free: int
-    writable: bool = True
+    refusal: str = ""
     read_mib_s: float | None = None

@@ -509,12 +509,12 @@ def check_others(facts: Facts, wish: Wish) -> Iterator[Finding]:
 def check_disks(facts: Facts, wish: Wish) -> Iterator[Finding]:
     """Room for sources, build and models; reading speed decides how long a model loads."""
     for disk in facts.disks:
-        if not disk.writable:
+        if disk.refusal:
             yield Finding(
                 code="disk-readonly",
                 severity="error",
                 what=f"{disk.path} cannot be written",
-                why=f"{disk.purpose} go there",
+                why=f"{disk.purpose} go there, but no file can be made: {disk.refusal}",
                 fix="point HALOFORGE_HOME / HALOFORGE_MODELS to a folder of your own, or change its owner",
             )
             continue

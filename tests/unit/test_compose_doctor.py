@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import re
 from collections.abc import Iterable
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from compose import doctor_engine, doctor_facts
+from compose import doctor, doctor_engine, doctor_facts
 from compose.doctor import needed, report
 from compose.doctor_facts import (
     Disk,
@@ -167,7 +168,7 @@ FAULTS: list[tuple[str, str, dict[str, Any]]] = [
     ("container-limit", "warning", {"limits": (Limit(container="llama", limit=108 * GIB),)}),
     ("other-server", "warning", {"processes": (Process(pid=900, name="llama-server", rss=GIB),)}),
     ("disk-full", "error", {"disks": (Disk(purpose="models", path="/m", free=GIB),)}),
-    ("disk-readonly", "error", {"disks": (Disk(purpose="models", path="/m", free=GIB, writable=False),)}),
+    ("disk-readonly", "error", {"disks": (Disk(purpose="models", path="/m", free=GIB, refusal="no"),)}),
     ("disk-slow", "warning", {"disks": (Disk(purpose="models", path="/m", free=99 * GIB, read_mib_s=18.0),)}),
     ("governor", "note", {"power": dataclasses.replace(STRIX.power, governor="powersave")}),
     ("platform-profile", "note", {"power": dataclasses.replace(STRIX.power, profile="balanced")}),
@@ -345,3 +346,28 @@ def test_every_code_is_documented_and_no_other() -> None:
     assert {code for code, _, _ in FAULTS} <= documented
     for code in documented - plain_codes:
         assert code in source or code.rpartition("-")[0] in source
+
+
+@pytest.mark.parametrize("home", ["/proc/none", "/sys/none", "FILE", "FILE/home"])
+def test_a_folder_that_cannot_be_made_is_not_a_full_disk(
+    home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HALOFORGE_HOME", home.replace("FILE", str(tmp_path / "file")))
+    found = judge(dataclasses.replace(STRIX, disks=doctor.disks(measure=False)), Wish())
+    assert [f.code for f in found if f.code.startswith("disk")] == ["disk-readonly", "disk-readonly"]
+    assert all("no file can be made" in f.why for f in found if f.code == "disk-readonly")
+
+
+def test_a_folder_that_can_be_made_is_not_made_by_looking(tmp_path: Path) -> None:
+    (disk, _) = doctor.disks(measure=False)
+    assert not disk.refusal
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    assert not doctor.disks(measure=False)[0].refusal
