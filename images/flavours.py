@@ -94,7 +94,9 @@ def load(name: str, *, cpu: str = "") -> Flavour:
     document = _document()
     if name not in names():
         raise BadInput(
-            f"no flavour named {name!r}", why=nearest(name, names()), hint="./inv build --flavour NAME"
+            f"no flavour named {name!r}",
+            why=nearest(name, names()),
+            hint=f"--flavour NAME, NAME being one of {', '.join(names())}",
         )
     raw = document["flavours"][name]
     chosen = cpu or raw.get("cpu", "")

@@ -30,7 +30,7 @@ from compose.doctor_facts import (
     Process,
 )
 from compose.doctor_findings import CHECKS, Finding, Wish, corrupting, gtt_parameters, judge, limit_finding
-from errors import HostLacks
+from errors import BadInput, HostLacks
 from paths import ROOT
 
 GIB = 1 << 30
@@ -371,3 +371,12 @@ def test_a_full_disk_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("tempfile.TemporaryFile", full)
     assert not doctor.disks(measure=False)[0].refusal
+
+
+def test_an_unknown_flavour_is_told_with_the_flag_to_give() -> None:
+    with pytest.raises(BadInput, match="no flavour named 'metal'") as caught:
+        doctor.examine("metal")
+    assert caught.value.hint.startswith("--flavour NAME")
+    assert "cpu" in caught.value.hint
+    assert "rocm" in caught.value.hint
+    assert "build" not in caught.value.hint
