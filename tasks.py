@@ -43,7 +43,8 @@ def job(**options: Any) -> Callable[[Callable[..., int | None]], Any]:
             if code:
                 sys.exit(code)
 
-        return task(**options)(guarded)
+        # Invoke would make up a short flag from whatever letter is free: -j was jobs here and json there.
+        return task(auto_shortflags=False, **options)(guarded)
 
     return wrap
 
