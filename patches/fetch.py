@@ -13,6 +13,8 @@ import hashlib
 import json
 import os
 import shutil
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +45,9 @@ _GIT: Final = (
 
 TRIES: Final = 3
 """How often a file is loaded whose transfer is cut."""
+
+TELL_S: Final = 10.0
+"""Seconds between two lines about a long transfer, where no bar can be drawn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,20 +244,32 @@ def download(http: requests.Session, url: str, target: Path, sha256: str, what: 
 
 
 def _chunks(answer: requests.Response, total: int, what: str) -> Iterator[bytes]:
-    """The body in pieces, with a progress bar on a terminal when it is long."""
+    """The body in pieces; a long one with a bar on a terminal, with a line now and then elsewhere."""
     pieces = answer.iter_content(1 << 18)
-    if total < 4 << 20:
-        yield from pieces
+    name = what.rsplit("/", 1)[-1]
+    if total < 4 << 20 or not sys.stderr.isatty():
+        yield from _told(pieces, total, name)
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what.rsplit("/", 1)[-1], total=total)
+        task = bar.add_task(name, total=total)
         for piece in pieces:
             bar.advance(task, len(piece))
             yield piece
+
+
+def _told(pieces: Iterator[bytes], total: int, name: str) -> Iterator[bytes]:
+    """The same pieces, with a line every `TELL_S` seconds that says how many bytes are here."""
+    got, next_word = 0, time.monotonic() + TELL_S
+    for piece in pieces:
+        got += len(piece)
+        if time.monotonic() > next_word:
+            say.step("fetch", f"{name}: {say.size(got)}" + (f" of {say.size(total)}" if total else ""))
+            next_word = time.monotonic() + TELL_S
+        yield piece
 
 
 def _from_git(engine: Engine, source: GitSource, work: Path) -> None:
