@@ -214,7 +214,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._json(200, {
             "default_generation_settings": {"n_ctx": self.engine.context}, "total_slots": self.engine.slots,
             "model_alias": "stub", "model_path": "/models/stub.gguf", "build_info": "b11434-stub",
-            "chat_template": "", "is_sleeping": False,
+            "chat_template": "", "is_sleeping": False, "model_ftype": "F16",
         })  # fmt: skip
 
     def _slots(self) -> None:
