@@ -276,6 +276,18 @@ def test_killing_deploy_during_the_switch_does_not_stop_it(home: Home, step: str
     assert "nothing to do" in after.stderr
 
 
+def test_a_rerun_waits_for_the_switch_of_a_killed_deploy(home: Home) -> None:
+    """It may come after the switch on a slow machine; that it says so is proven in tests/unit."""
+    deploy.deploy(home.load())
+    new = home.preset("next", slots=2)
+    assert home.deploy_killed_at(new, "up")
+    after = home.inv("deploy", "--preset", str(new))
+    assert after.returncode == 0, after.stderr
+    assert "nothing to do" in after.stderr
+    (running,) = home.containers()
+    assert running.labels["io.haloforge.deployment"] == record.journal().current
+
+
 def test_a_switch_that_was_killed_itself_is_finished_by_the_next_deploy(home: Home) -> None:
     old = deploy.deploy(home.load()).deployment
     preset = home.load("next", slots=2)
