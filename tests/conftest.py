@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 GOLDEN = Path(__file__).parent / "golden"
+
+# A busy machine is no fault of the code, so nothing is timed. A pipeline draws the same examples every time
+# and so judges the change; by hand every run draws others.
+hypothesis.settings.register_profile(
+    "haloforge",
+    deadline=None,
+    derandomize="CI" in os.environ,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("haloforge")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
