@@ -146,6 +146,9 @@ def code_words(room: Room) -> str:
         for user in range(4 * rounds)
     ]
     client = room.any(LOADED)
+    tried = [_judge_word(user[0], _say_word(client, *user)) for user in users[:2]]
+    if all(tried) and FOREIGN not in tried:
+        raise Unmet(f"the model does not give its own word back to a user alone ({tried[0]})")
     alone = [(user, _say_word(client, *user)) for user in users]
     for (word, _, _), said in alone:
         if _judge_word(word, said) == FOREIGN:
