@@ -235,14 +235,16 @@ def write(table: Table, path: Path) -> None:
 
 INTRODUCTION: Final = """# Planted faults, and the checks that catch them
 
-Written by `./inv check.faults --out docs/faults.md`. Each planted fault changes one or two lines of llama.cpp
-b11434 with our series on it (`patches/faults`); L1 to L4 are faults of b11434 itself, with our patch left out.
-The checks run on a tiny qwen4exp pair and a tiny dense model (L1: with a head of plain attention). The trunk's
-indexer chooses the cells of attention by itself and hides a wrong mask, which the dense model shows. The first
-run of each fault makes all quick checks, the others the check that must catch it.
+Written by `./inv check.faults --out docs/faults.md`. Each planted fault changes one or two lines of
+llama.cpp b11434 with our series on it (`patches/faults`); L1 to L4 are faults of b11434 itself,
+with our patch left out. The checks run on a tiny qwen4exp pair and a tiny dense model (L1: with a
+head of plain attention). The trunk's indexer chooses the cells of attention by itself and hides a
+wrong mask, which the dense model shows. The first run of each fault makes all quick checks, the
+others the check that must catch it.
 
-The weights are random, so `slots.words` and `slots.tools`, which need a model that follows instructions, are
-left out here and proven on a stub (`tests/contract/test_checks_suite.py`), with the faults of a server that no
-patch of the engine shows: the answer before on 1 of 12 requests, slashes from request 20 on, broken tool calls
-after a start, sockets closed while healthy, a pool that overruns, streams that break off, dead drafts.
+The weights are random, so `slots.words` and `slots.tools`, which need a model that follows
+instructions, are left out here and proven on a stub (`tests/contract/test_checks_suite.py`), with
+the faults of a server that no patch of the engine shows: the answer before on 1 of 12 requests,
+slashes from request 20 on, broken tool calls after a start, sockets closed while healthy, a pool
+that overruns, streams that break off, dead drafts.
 """
