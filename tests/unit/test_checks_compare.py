@@ -141,6 +141,11 @@ def test_the_gpu_is_held_to_the_cpu(perplexity: float, top: float, kld: float, g
             judge("CPU", right, "GPU", divergences(row))
 
 
+def test_rows_of_a_run_equal_to_the_last_bit_count() -> None:
+    row = "   3 4397.3600 ± 573.1000 0.00000 ± -nan 0.00000 ± 0.00000 0.000 ± nan % 100.000 ± 0.000 %\n"
+    assert divergences(row)[3].top == 1.0
+
+
 def test_too_little_text_is_no_proof() -> None:
     with pytest.raises(Wrong, match="chunks"):
         judge("CPU", {1: 2.0}, "GPU", divergences(ROWS))
