@@ -192,8 +192,8 @@ def _measured(
 ) -> dict[int, Row]:
     """What llama-perplexity prints after each chunk; asked again where its end swallowed most of it.
 
-    A tiny model is through in a third of a second, and then not even the first chunks are sure to be
-    printed (see `judge`). Values are never chosen: only a run with too few of them is repeated.
+    The engine's last lines are lost at times (see `judge`; one row of nine was seen missing). Values are
+    never chosen: only a run with too few of them is repeated.
     """
     found: dict[int, Row] = {}
     for _ in range(TRIES):
